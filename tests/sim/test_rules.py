@@ -42,7 +42,8 @@ def test_r2_a_start_position_is_dropped_if_ownership_has_changed() -> None:
 
 
 @pytest.mark.rule("R7")
-def test_r7_a_new_pin_names_only_topics_that_all_other_pins_name() -> None:
+@pytest.mark.parametrize("deleted_s", [15.0, 6.2], ids=["after the first pin", "before it"])
+def test_r7_a_new_pin_names_only_topics_that_all_other_pins_name(deleted_s: float) -> None:
     """1. orders is pinned. 2. Two topics are created, one is pinned. 3. orders is deleted. 4. The other is pinned."""
     script = _script(starting="latest", pattern="orders|refunds|returns", topics=(("orders", 1),))
     script.on(1.0, script.writes(10))
@@ -51,7 +52,7 @@ def test_r7_a_new_pin_names_only_topics_that_all_other_pins_name() -> None:
     script.on(6.0, script.writes(5, "refunds"), script.writes(5, "returns"))
     script.on(6.0, lambda: script.holds("before-start-positions", "q2", 20.0))
     script.on(6.5, script.starts("q2"))
-    script.on(15.0, lambda: script.delete_topic("orders"), lambda: script.fault("topic-deleted", "", 12.0))
+    script.on(deleted_s, lambda: script.delete_topic("orders"), lambda: script.fault("topic-deleted", "", 12.0))
     script.on(40.0, script.writes(5, "refunds"), script.writes(5, "returns"))
     script.run()
     for topic in ("refunds", "returns"):
@@ -139,6 +140,7 @@ def test_r45_a_truncated_log_is_noticed_by_its_leader_epoch() -> None:
     script.run()
     (loss,) = script.events("q1", "data_lost")
     assert loss["ranges"] == [["orders", 0, 10, 20]]
+    assert script.rows("q1") == list(range(25))
 
 
 @pytest.mark.rule("R46")
@@ -330,6 +332,25 @@ def test_r6_a_recreated_topic_is_a_new_topic() -> None:
     script.on(6.0, script.writes(10))
     script.run()
     assert script.rows("q2") == list(range(10))
+
+
+@pytest.mark.rule("R6")
+@pytest.mark.parametrize("restarts", [False, True])
+def test_r6_a_deleted_topic_that_comes_back_starts_at_its_beginning(restarts: bool) -> None:
+    """1. A topic is deleted; the query reads another one on. 2. It is created again, with records."""
+    script = _script(queries=1, starting="latest", topics=(("orders", 1), ("refunds", 1)))
+    script.on(1.0, script.writes(10), script.writes(6, "refunds"))
+    script.on(6.0, lambda: script.delete_topic("refunds"), lambda: script.fault("topic-recreated", "", 60.0))
+    for moment in (10.0, 14.0, 20.0):
+        script.on(moment, script.writes(10))
+    if restarts:
+        script.on(16.0, script.drains("q1", rest_s=2.0))
+    script.on(30.0, lambda: script.create_topic("refunds", 1))
+    script.on(32.0, script.writes(7, "refunds"))
+    script.run()
+    assert script.rows("q1", "refunds") == [*range(6), *range(7)]
+    assert script.rows("q1") == list(range(40))
+    assert len(script.events("q1", "data_lost")) == 1 + restarts
 
 
 @pytest.mark.rule("R9")

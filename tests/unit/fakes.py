@@ -127,7 +127,6 @@ class FakeGroup:
         self.refuses: Refusal | None = None
         self.before_commit: Callable[[], object] = lambda: None
         self.close_error: Exception | None = None
-        self.answer_commits_at_once = False
         self.answer_commits = True
         self.revokes_when_closed = True
         self.in_generation = b"1"
@@ -248,9 +247,7 @@ class FakeGroup:
     def commit_later(self, items: Sequence[CommitItem]) -> None:
         result = self._commit(items)
         self._record("commit_later", tuple(items))
-        if self.answer_commits_at_once:
-            self._on().on_commit_result(result)
-        elif self.answer_commits:
+        if self.answer_commits:
             self.post(lambda: self._on().on_commit_result(result))
 
     def answer_late(self, items: tuple[CommitItem, ...]) -> None:

@@ -90,15 +90,6 @@ def test_a_batch_is_complete_when_the_commit_log_has_it(checkpoint: Checkpoint, 
     assert CheckpointLog(str(checkpoint.root)).is_complete(offset(5)) is complete
 
 
-def test_a_batch_that_completes_later_is_seen(checkpoint: Checkpoint) -> None:
-    log = CheckpointLog(str(checkpoint.root))
-    assert not log.is_complete(offset(5))
-    checkpoint.log(0, v1(text(5)), complete=False)
-    assert not log.is_complete(offset(5))
-    checkpoint.log(0, v1(text(5)), complete=True)
-    assert log.is_complete(offset(5))
-
-
 def test_the_first_batch_that_holds_an_offset_counts(checkpoint: Checkpoint) -> None:
     """The other source of the query has data, ours is idle: its offset is logged again with each batch."""
     checkpoint.log(3, v1(text(4), "0"), complete=True)
@@ -127,16 +118,6 @@ def test_several_offsets_in_turn(checkpoint: Checkpoint) -> None:
     assert log.is_complete(offset(4))
     assert not log.is_complete(offset(5))
     assert log.is_complete(offset(4))
-
-
-def test_an_offset_that_was_never_logged(checkpoint: Checkpoint) -> None:
-    checkpoint.log(0, v1(text(4)), complete=True)
-    assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(9))
-
-
-def test_the_position_of_our_source_in_a_file_does_not_matter(checkpoint: Checkpoint) -> None:
-    checkpoint.log(0, v1("-", '{"logOffset":3}', text(5)), complete=True)
-    assert CheckpointLog(str(checkpoint.root)).is_complete(offset(5))
 
 
 @pytest.mark.parametrize("prefix", ["", "file://", "file:"])
@@ -407,22 +388,19 @@ def test_a_store_that_fails_while_it_is_compared_is_no_contradiction(
 # --- libhdfs
 
 
-class Hadoop:
+class Hadoop(Counted):
     """A file system as pyarrow's on libhdfs: opening a missing file prints Java's stack trace."""
 
     type_name = "hdfs"
 
     def __init__(self) -> None:
+        super().__init__()
         self.printed: list[str] = []
-        self._filesystem = fs.LocalFileSystem()
-
-    def get_file_info(self, wanted: str | list[str] | fs.FileSelector) -> Any:
-        return self._filesystem.get_file_info(wanted)
 
     def open_input_stream(self, path: str) -> Any:
         if not os.path.exists(path):
             self.printed.append(path)
-        return self._filesystem.open_input_stream(path)
+        return super().open_input_stream(path)
 
     open_input_file = open_input_stream
 
@@ -541,14 +519,7 @@ def test_trouble_is_reported_again_after_it_was_over(checkpoint: Checkpoint, cap
             (checkpoint.root / "offsets" / "1").write_bytes(b"\xff\xfe")
             assert not log.is_complete(offset(6))
             assert not log.is_complete(offset(6))
-    assert len(caplog.records) == 2
-
-
-def test_a_damaged_entry_is_reported_and_says_nothing(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
-    (checkpoint.root / "offsets" / "0").write_bytes(b"\xff\xfe")
-    with caplog.at_level(logging.WARNING):
-        assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(5))
-    assert "checkpoint not readable" in caplog.text
+    assert ["checkpoint not readable" in text_ for text_ in caplog.messages] == [True, True]
 
 
 # --- pipelines

@@ -31,14 +31,20 @@ def run() -> Run:
     return Run.here("shop", 1_000)
 
 
+def registered(location: Path) -> tuple[StopFiles, Run]:
+    """Return a run that can be asked."""
+    files, one = StopFiles(str(location)), run()
+    files.register(one)
+    return files, one
+
+
 def names(location: Path) -> list[str]:
     folder = location / "groupkafka"
     return sorted(path.suffix for path in folder.iterdir()) if folder.exists() else []
 
 
 def test_a_run_is_asked_and_answers(location: Path) -> None:
-    files, one = StopFiles(str(location)), run()
-    files.register(one)
+    files, one = registered(location)
     assert files.runs() == (one,)
     assert not files.is_requested(one.name)
     asked = ask_to_stop(StopFiles(str(location)), {})
@@ -67,8 +73,7 @@ def test_a_pipelines_flow_is_asked_at_its_newest_checkpoint(tmp_path: Path) -> N
 
 
 def test_nothing_stays_behind_when_nobody_waits(location: Path) -> None:
-    files, one = StopFiles(str(location)), run()
-    files.register(one)
+    files, one = registered(location)
     files.request(one.name, waits=False)
     files.answer(one.name, Answer.INCOMPLETE)
     assert files.answer_of(one.name) is Answer.INCOMPLETE
@@ -77,8 +82,7 @@ def test_nothing_stays_behind_when_nobody_waits(location: Path) -> None:
 
 
 def test_one_who_waits_keeps_the_request_of_one_who_does_not(location: Path) -> None:
-    files, one = StopFiles(str(location)), run()
-    files.register(one)
+    files, one = registered(location)
     files.request(one.name, waits=True)
     files.request(one.name, waits=False)
     files.answer(one.name, Answer.COMPLETE)
@@ -87,8 +91,7 @@ def test_one_who_waits_keeps_the_request_of_one_who_does_not(location: Path) -> 
 
 
 def test_a_run_that_ends_without_an_answer_is_not_waited_for(location: Path) -> None:
-    files, one = StopFiles(str(location)), run()
-    files.register(one)
+    files, one = registered(location)
     asked = ask_to_stop(files, {})
     files.unregister(one.name)
     assert ask_to_stop(files, asked) == {one.name: Answer.UNKNOWN}
@@ -181,8 +184,7 @@ def test_nothing_is_written_where_spark_has_no_checkpoint(tmp_path: Path) -> Non
 
 
 def test_half_a_file_counts_as_none(location: Path) -> None:
-    files, one = StopFiles(str(location)), run()
-    files.register(one)
+    files, one = registered(location)
     (location / "groupkafka" / f"{one.name}.stop").write_text('{"v": 1, "ans')
     assert files.is_requested(one.name)
     assert files.answer_of(one.name) is None
@@ -214,13 +216,20 @@ class Leaving:
         return self.ended
 
 
-@pytest.mark.parametrize("how", [Answer.COMPLETE, Answer.INCOMPLETE, Answer.FAILED])
-def test_the_answer_comes_when_the_member_has_left(location: Path, how: Answer) -> None:
+def watched(location: Path, *, ended: bool, interval_s: float = 0.01) -> tuple[Leaving, Run, StopFiles, StopWatch]:
+    """Return a run whose requests are watched, with its member, which may have left."""
     member, one, files = Leaving(), run(), StopFiles(str(location))
-    watch = StopWatch(StopFiles(str(location)), one, member, 0.01)
-    watch.start()
+    member.ended = ended
+    watch = StopWatch(StopFiles(str(location)), one, member, interval_s)
     watch.start()
     wait_until(lambda: files.runs() == (one,))
+    return member, one, files, watch
+
+
+@pytest.mark.parametrize("how", [Answer.COMPLETE, Answer.INCOMPLETE, Answer.FAILED])
+def test_the_answer_comes_when_the_member_has_left(location: Path, how: Answer) -> None:
+    member, one, files, watch = watched(location, ended=False)
+    watch.start()
     asked = ask_to_stop(files, {})
     wait_until(lambda: watch.requested)
     assert files.answer_of(one.name) is None
@@ -234,11 +243,7 @@ def test_the_answer_comes_when_the_member_has_left(location: Path, how: Answer) 
 def test_a_member_that_has_left_by_itself_answers_a_late_request(location: Path) -> None:
     """Guards against: 1. SIGTERM comes to all processes, 2. the reader leaves at once, 3. the driver asks it later, and
     waits in vain."""
-    member, one, files = Leaving(), run(), StopFiles(str(location))
-    member.ended = True
-    watch = StopWatch(StopFiles(str(location)), one, member, 60.0)
-    watch.start()
-    wait_until(lambda: files.runs() == (one,))
+    _, one, files, watch = watched(location, ended=True, interval_s=60.0)
     ask_to_stop(files, {})
     watch.finish()
     assert files.answer_of(one.name) is Answer.COMPLETE
@@ -251,12 +256,8 @@ def test_a_stop_before_a_logged_batch_ran_again_is_not_complete(location: Path, 
         (location / folder).mkdir()
         for number in range(newest + 1):
             (location / folder / str(number)).write_text("v1")
-    member, one, files = Leaving(), run(), StopFiles(str(location))
-    member.ended = True
-    watch = StopWatch(StopFiles(str(location)), one, member, 60.0)
+    _, one, files, watch = watched(location, ended=True, interval_s=60.0)
     watch.caught_up = how is Answer.COMPLETE
-    watch.start()
-    wait_until(lambda: files.runs() == (one,))
     ask_to_stop(files, {})
     watch.finish()
     assert files.answer_of(one.name) is how
@@ -292,11 +293,7 @@ def test_all_who_wait_get_the_answer(location: Path) -> None:
 def test_an_answer_that_was_lost_is_given_again(location: Path, lost: str) -> None:
     """Guards against: 1. two wait, 2. the first one removes the answer, or the second one overwrites it, 3. the second
     one waits in vain."""
-    member, one, files = Leaving(), run(), StopFiles(str(location))
-    member.ended = True
-    watch = StopWatch(StopFiles(str(location)), one, member, 0.01)
-    watch.start()
-    wait_until(lambda: files.runs() == (one,))
+    _, one, files, watch = watched(location, ended=True)
     asked = ask_to_stop(files, {})
     wait_until(lambda: files.answer_of(one.name) is Answer.COMPLETE)
     path = location / "groupkafka" / f"{one.name}.stop"
@@ -336,10 +333,7 @@ def test_a_run_whose_file_another_application_has_removed_can_be_asked_again(
 ) -> None:
     """Guards against: 1. a second application starts with the checkpoint by mistake, 2. Spark ends it, 3. nobody can
     ask the first one to stop."""
-    member, one, files = Leaving(), run(), StopFiles(str(location))
-    watch = StopWatch(StopFiles(str(location)), one, member, 0.01)
-    watch.start()
-    wait_until(lambda: files.runs() == (one,))
+    _, one, files, watch = watched(location, ended=False)
     other = replace(run(), application="another")
     files.register(other)
     files.unregister(other.name)
@@ -351,8 +345,7 @@ def test_a_run_whose_file_another_application_has_removed_can_be_asked_again(
 
 
 def test_a_checkpoint_that_is_deleted_is_not_written_again(location: Path) -> None:
-    files, one = StopFiles(str(location)), run()
-    files.register(one)
+    files, one = registered(location)
     shutil.rmtree(location)
     assert not files.register_again(one)
     assert not location.exists()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from spark_groupsource.checkpoint.log import NoCheckpoint
 from spark_groupsource.checkpoint.stop_requests import Run, StopFiles
+from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.session import Session
 from spark_groupsource.membership.events import FlightBatch, Partitions
 from spark_groupsource.membership.machine import GroupView
@@ -32,6 +34,11 @@ P0, P1, P2 = tp(0), tp(1), tp(2)
 PIN = Pin(0, 2)
 
 
+def partition_of(name: str) -> TopicPartition:
+    """Return a partition by its short name: p1 is orders-1, refunds is refunds-0."""
+    return tp(int(name[1:])) if name[1:].isdigit() else tp(0, name)
+
+
 def metadata(lineage: str, start: int, end: int, *, pin: Pin = PIN, topic_id: str = TOPIC_ID) -> str:
     return CommitMetadata(lineage, topic_id, start, end, pin).to_text()
 
@@ -41,13 +48,12 @@ class Group(FakeGroup):
 
     def __init__(self) -> None:
         super().__init__()
-        self.assigned_again: Callable[[Partitions], Partitions] = lambda owned: owned
         self._had: Partitions = ()
 
     def open(self, listener: MemberListener) -> None:
         super().open(listener)
         if self._had:
-            self.assign(*self.assigned_again(self._had))
+            self.assign(*self._had)
             self._had = ()
 
     def close(self) -> None:
@@ -108,7 +114,7 @@ class Bed:
         )
         self.watch = StopWatch(StopFiles("/nowhere"), Run.here("shop", 0), self.member, 60.0)
         self.paused = 0.0
-        self.fixed_after: list[float] = []
+        self._ids = itertools.count(2)
         self.session = Session(
             checked,
             clock=self.clock,
@@ -162,8 +168,16 @@ class Bed:
         return end
 
     def ends(self, **offsets: int) -> None:
-        """Set the ends of the log: p0=5, p1=7."""
-        self.cluster.ends |= {tp(int(name[1:])): end for name, end in offsets.items()}
+        """Set the ends of logs: p0=5, p1=7; refunds=3 is that of another topic, which has one partition."""
+        for partition, end in ((partition_of(name), end) for name, end in offsets.items()):
+            self.cluster.ends[partition] = end
+            if partition.topic != "orders":
+                self.cluster.topics.setdefault(partition.topic, TopicInfo(TOPIC_ID, 1))
+
+    def recreate(self, count: int = 2, **ends: int) -> None:
+        """Let the topic be deleted and created again, with so many partitions."""
+        self.cluster.topics["orders"] = TopicInfo(f"id of topic {next(self._ids)}", count)
+        self.ends(**ends)
 
     def committed(self) -> dict[int, int | None]:
         """Return the group's offsets."""
@@ -176,22 +190,29 @@ BEDS: list[Bed] = []
 START = SourceOffset(LINEAGE)
 
 
+def joined(*, watched: bool = False, **given: int | str) -> Bed:
+    """Return a session to which the group has given partitions, whose logs end there: `joined(p0=5, refunds=7)`.
+
+    Texts are options.
+    """
+    ends = {name: value for name, value in given.items() if isinstance(value, int)}
+    bed = Bed(watched=watched, **{name: value for name, value in given.items() if isinstance(value, str)})
+    bed.ends(**ends)
+    bed.join(*map(partition_of, ends))
+    return bed
+
+
+def earliest(*, watched: bool = False, **given: int | str) -> Bed:
+    """Return such a session that starts at the beginning."""
+    return joined(watched=watched, startingOffsets="earliest", **given)
+
+
 def ranges(offset: SourceOffset) -> list[str]:
     return [str(item) for item in offset.ranges]
 
 
 def flat(tasks: Iterable[tuple[OffsetRange, ...]]) -> list[str]:
     return [str(item) for task in tasks for item in task]
-
-
-def restarted(bed: Bed, *partitions: TopicPartition, **options: str) -> Bed:
-    """Return the query, killed and started again."""
-    again = Bed(**options)
-    again.group.committed = bed.group.committed
-    again.cluster.topics |= bed.cluster.topics
-    again.cluster.ends |= bed.cluster.ends
-    again.join(*partitions)
-    return again
 
 
 def lossy(fail: str) -> Bed:

@@ -141,13 +141,6 @@ def test_a_batch_that_does_not_come_is_the_executors_for_a_while() -> None:
     assert bed.read(OffsetRange(P0, 0, 2)) == [(0, 0), (0, 1)]
 
 
-def test_lost_records_are_the_executors_to_report() -> None:
-    bed = Bed([out_of_range(0)])
-    bed.bounds[P0] = (10, 20)
-    assert bed.read(OffsetRange(P0, 0, 2)) is None
-    assert bed.made[0].closed == 1
-
-
 def test_few_but_huge_records_do_not_pass_through_the_driver() -> None:
     huge = records(0, 0, 1)
     huge[0].value = lambda: bytes(MAX_BYTES + 1)  # type: ignore[method-assign]
@@ -263,11 +256,11 @@ def test_a_client_that_cannot_be_made_is_the_executors_to_report() -> None:
     assert lane.read([OffsetRange(P0, 0, 1)], OWNED) is None
 
 
-def test_a_range_that_may_be_lost_is_the_executors_to_judge() -> None:
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_range_that_may_be_lost_is_the_executors_to_judge(fails: str) -> None:
     """They have the time to wait for a leader that lags; here nothing is skipped."""
-    bed = Bed([out_of_range(0)], failOnDataLoss="false")
-    bed.bounds[P0] = (10, 20)
-    assert bed.read(OffsetRange(P0, 0, 2)) is None
-    bed = Bed(failOnDataLoss="false")
-    bed.bounds[P0] = (0, 0)
-    assert bed.read(OffsetRange(P0, 0, 2)) is None
+    for batches, bounds in (([[out_of_range(0)]], (10, 20)), ([], (0, 0))):
+        bed = Bed(*batches, failOnDataLoss=fails)
+        bed.bounds[P0] = bounds
+        assert bed.read(OffsetRange(P0, 0, 2)) is None
+        assert bed.made[0].closed == 1

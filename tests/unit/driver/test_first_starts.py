@@ -41,7 +41,6 @@ def test_a_member_without_the_first_partition_waits_for_its_owner() -> None:
 @pytest.mark.rule("R105")
 def test_other_partitions_are_read_meanwhile() -> None:
     bed = Bed()
-    bed.cluster.topics["orders"] = bed.cluster.topics["orders"]
     bed.group.committed[P0] = GroupOffset(2, metadata(OTHER_LINEAGE, 0, 2))
     bed.join(P0, P1)
     bed.ends(p0=5, p1=9)

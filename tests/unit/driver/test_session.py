@@ -13,7 +13,7 @@ from spark_groupsource.driver.draining import END_AFTER_S
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.model.offsets import OffsetRange
-from tests.unit.driver.session_bed import P0, START, Bed
+from tests.unit.driver.session_bed import P0, START, Bed, earliest
 from tests.unit.fakes import (
     group_denied,
     offset_of,
@@ -69,9 +69,7 @@ def test_a_stop_ends_the_wait_for_an_assignment() -> None:
 def test_a_stop_by_signal_is_not_the_end_of_what_is_available_now() -> None:
     """Guards against: 1. SIGTERM comes to the reader alone, 2. the next trigger has "nothing new", 3. the query ends as
     if it had read everything."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     bed.session.prepare_available_now()
     bed.session.request_stop()
     with pytest.raises(MembershipError, match="MEMBER_LEFT"):
@@ -83,9 +81,7 @@ def test_a_stop_by_signal_is_not_the_end_of_what_is_available_now() -> None:
 
 def test_a_batch_that_spark_completes_without_a_read_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """The sequence: planned and logged; the sink drops it, so `partitions` is not called; the next trigger comes."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     first = bed.session.latest_offset(START)
     bed.ends(p0=8)
     second = bed.session.latest_offset(first)
@@ -96,9 +92,7 @@ def test_a_batch_that_spark_completes_without_a_read_is_reported_once(caplog: py
 
 
 def test_a_batch_that_is_read_is_not_reported_as_unread(caplog: pytest.LogCaptureFixture) -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     end = bed.session.latest_offset(START)
     bed.session.tasks(START, end)
     bed.ends(p0=8)
@@ -107,9 +101,7 @@ def test_a_batch_that_is_read_is_not_reported_as_unread(caplog: pytest.LogCaptur
 
 
 def test_a_plan_that_spark_never_logged_is_not_reported_as_unread(caplog: pytest.LogCaptureFixture) -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     bed.session.latest_offset(START)
     bed.session.latest_offset(START)
     assert "has not read it" not in caplog.text
@@ -117,9 +109,7 @@ def test_a_plan_that_spark_never_logged_is_not_reported_as_unread(caplog: pytest
 
 @pytest.mark.rule("R79")
 def test_after_a_request_to_stop_spark_gets_its_start_back_and_an_error_when_nobody_stops_the_query() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     end = bed.session.latest_offset(START)
     bed.session.request_stop()
     bed.ends(p0=9)
@@ -134,9 +124,7 @@ def test_after_a_request_to_stop_spark_gets_its_start_back_and_an_error_when_nob
 
 
 def test_available_now_ends_after_a_request_to_this_query() -> None:
-    bed = Bed(startingOffsets="earliest", watched=True)
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5, watched=True)
     bed.session.prepare_available_now()
     bed.watch.requested = True
     bed.session.request_stop()
@@ -190,16 +178,12 @@ def test_a_stop_without_brokers_ends_available_now_and_a_replay_as_with_brokers(
 
 @pytest.mark.rule("R86")
 def test_a_query_is_caught_up_when_its_logged_batch_runs_again_or_spark_asks_for_the_next_one() -> None:
-    bed = Bed(startingOffsets="earliest", watched=True)
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5, watched=True)
     _stopped_without_brokers(bed)
     with pytest.raises(MembershipError, match="MEMBER_LEFT"):
         bed.session.tasks(START, offset_of(OffsetRange(P0, 0, 5)))
     assert not bed.watch.caught_up
-    again = Bed(startingOffsets="earliest", watched=True)
-    again.join(P0)
-    again.ends(p0=5)
+    again = earliest(p0=5, watched=True)
     again.session.tasks(START, offset_of(OffsetRange(P0, 0, 5)))
     assert again.watch.caught_up
     first = Bed(startingOffsets="earliest", watched=True)

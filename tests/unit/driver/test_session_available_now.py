@@ -12,23 +12,10 @@ from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError
 from spark_groupsource.membership.client_renewal import UNRELEASED_MARGIN_S
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import NextTrigger, ReadBounds
-from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, ranges
+from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, earliest, ranges
 from tests.unit.fakes import (
     TOPIC_ID,
 )
-
-
-def test_available_now_reads_up_to_its_targets_and_ends() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5, p1=3)
-    bed.session.prepare_available_now()
-    bed.ends(p0=100)
-    first = bed.session.latest_offset(START, ReadBounds(max_rows=4))
-    assert ranges(first) == ["orders-0 [0, 4)"]
-    second = bed.session.latest_offset(first)
-    assert ranges(second) == ["orders-0 [4, 5)"]
-    assert bed.session.latest_offset(second) is second
 
 
 def test_available_now_asks_only_for_the_partitions_of_option_assign() -> None:
@@ -120,27 +107,29 @@ def test_available_now_without_any_partition_ends_at_once() -> None:
     assert bed.paused == 0.0
 
 
-@pytest.mark.parametrize(("away_s", "goes_on"), [(100.0, True), (130.0, False)])
-def test_available_now_waits_for_a_coordinator_that_takes_no_start_position(away_s: float, goes_on: bool) -> None:
+@pytest.mark.parametrize(
+    ("available_now", "away_s", "goes_on"), [(True, 100.0, True), (True, 130.0, False), (False, 100.0, True)]
+)
+def test_a_run_that_may_end_waits_for_a_coordinator_that_takes_no_start_position(
+    available_now: bool, away_s: float, goes_on: bool
+) -> None:
     """As long as for brokers."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
-    bed.session.prepare_available_now()
+    bed = earliest(p0=5)
+    if available_now:
+        bed.session.prepare_available_now()
+    later = NextTrigger.COMES if available_now else NextTrigger.UNKNOWN
     back_s, establish = bed.clock.now_s + away_s, bed.member.establish
     bed.member.establish = lambda *given: bed.clock.now_s >= back_s and establish(*given)  # type: ignore[method-assign]
     if goes_on:
-        assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+        assert ranges(bed.session.latest_offset(START, later=later)) == ["orders-0 [0, 5)"]
     else:
         with pytest.raises(KafkaUnavailableError, match=r"CLUSTER_REQUEST_FAILED.*for 120 s"):
-            bed.session.latest_offset(START)
+            bed.session.latest_offset(START, later=later)
 
 
 def test_available_now_outlives_a_rebalance_that_begins_under_a_plan() -> None:
     """It takes longer than a trigger of another query would wait for a plan."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     bed.session.prepare_available_now()
     back_s: list[float] = []
 
@@ -236,19 +225,8 @@ def test_a_run_that_may_end_waits_for_partitions_and_does_not_fail(
         assert bed.clock.monotonic_s() - began_s - waited_s < 6
 
 
-def test_a_run_that_may_end_waits_for_a_coordinator_that_takes_no_start_position() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
-    back_s, establish = bed.clock.now_s + 100, bed.member.establish
-    bed.member.establish = lambda *given: bed.clock.now_s >= back_s and establish(*given)  # type: ignore[method-assign]
-    assert ranges(bed.session.latest_offset(START, later=NextTrigger.UNKNOWN)) == ["orders-0 [0, 5)"]
-
-
 def test_the_records_after_a_batch_are_counted() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     end = bed.session.latest_offset(START, ReadBounds(max_rows=2))
     assert bed.session.unread_after(end) == 3
     bed.ends(p0=9)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
 
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.port import Refusal
-from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, parse_metadata
-from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.model.commit_metadata import GroupOffset, parse_metadata
+from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.planning.start_position import Lineage
-from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, metadata, ranges, restarted
+from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, earliest, metadata, ranges
 from tests.unit.fakes import (
     LINEAGE,
-    OTHER_LINEAGE,
     TOPIC_ID,
     offset_of,
 )
@@ -24,16 +22,6 @@ from tests.unit.fakes import (
 # Committed by the checkpoint's own lineage, beyond its end.
 OWN = GroupOffset(90, metadata(LINEAGE, 80, 90))
 START_70 = offset_of(OffsetRange(P0, 40, 70))
-
-
-def parsed(text: str) -> CommitMetadata:
-    found = parse_metadata(text)
-    assert found is not None
-    return found
-
-
-def held_by(bed: Bed, partition: TopicPartition = P0) -> CommitMetadata:
-    return parsed(bed.group.committed[partition].metadata)
 
 
 @pytest.mark.parametrize("group", [90, 50])
@@ -72,19 +60,6 @@ def test_another_programs_offset_may_fail_the_query() -> None:
     bed.join(P0)
     with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=90 checkpoint=70"):
         bed.session.latest_offset(START_70)
-
-
-@pytest.mark.rule("R50")
-@pytest.mark.rule("R114")
-def test_a_checkpoint_behind_its_own_commits_follows_the_group_if_asked_to_once() -> None:
-    """And is killed before a batch is logged: the next start does not have the option."""
-    bed = Bed(onConflict="group")
-    bed.group.committed[P0] = OWN
-    bed.join(P0)
-    bed.ends(p0=95)
-    assert ranges(bed.session.latest_offset(START_70)) == ["orders-0 [90, 95)"]
-    again = restarted(bed, P0)
-    assert ranges(again.session.latest_offset(START_70)) == ["orders-0 [90, 95)"]
 
 
 @pytest.mark.rule("R50")
@@ -139,9 +114,7 @@ def test_an_offset_of_another_program_is_pinned_in_our_name(group: int) -> None:
 
 def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset() -> None:
     """The sequence: a program joins the group, is given a partition, commits its own text, and leaves."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=70)
+    bed = earliest(p0=70)
     end = bed.session.latest_offset(START)
     assert bed.session.latest_offset(end) is end
     bed.lose(P0)
@@ -164,9 +137,7 @@ def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
     """1. [0, 100) is complete; 2. the session expires, and another tool moves the empty group to 40; 3. the member gets
     its partition back, and the next trigger says that 100 is complete before it looks for a start position.
     """
-    bed = Bed(onConflict=choice, startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=100)
+    bed = earliest(p0=100, onConflict=choice)
     end = bed.session.latest_offset(START)
     bed.session.tasks(START, end)
     assert bed.session.latest_offset(end) is end
@@ -191,9 +162,7 @@ def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
 def test_p6_a_conflict_of_another_partition_leaves_no_completed_end_uncommitted() -> None:
     """1. Both partitions are lost with their batch in flight; 2. another tool moves one of them; 3. both come back, and
     the query fails for the one, before it has established the other."""
-    bed = Bed(startingOffsets="earliest", onConflict="fail")
-    bed.join(P0, P1)
-    bed.ends(p0=100, p1=100)
+    bed = earliest(p0=100, p1=100, onConflict="fail")
     end = bed.session.latest_offset(START)
     bed.session.tasks(START, end)
     bed.lose(P0, P1)
@@ -204,65 +173,3 @@ def test_p6_a_conflict_of_another_partition_leaves_no_completed_end_uncommitted(
         bed.session.latest_offset(end)
     bed.accept_commits()
     assert bed.committed() == {0: 100, 1: 40}
-
-
-@pytest.mark.rule("R77")
-def test_p6_a_late_report_of_a_batch_leaves_no_completed_end_uncommitted() -> None:
-    """1. A partition is lost with batch N in flight; 2. N is complete, and N+1 is planned without it; 3. Spark reports
-    N once more, as it does; 4. the partition comes back while N+1 is in flight, and is revoked."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0, P1)
-    bed.ends(p0=100, p1=100)
-    first = bed.session.latest_offset(START)
-    bed.session.tasks(START, first)
-    bed.lose(P0)
-    bed.assign(P1)
-    bed.ends(p0=150, p1=150)
-    second = bed.session.latest_offset(first)
-    assert ranges(second) == ["orders-1 [100, 150)"]
-    bed.session.tasks(first, second)
-    bed.session.commit(first)
-    bed.assign(P0)
-    bed.member.view()
-    assert bed.committed() == {0: 100, 1: 100}
-
-
-@pytest.mark.rule("R25")
-def test_a_late_commit_of_the_lineage_that_has_lost_a_conflict_commits_nothing() -> None:
-    """1. The group is at 50, the checkpoint at 100, and the group wins. 2. [50, 55) is planned in a new lineage's name.
-    3. Spark reports late that the batch that ended at 100 is complete.
-    """
-    bed = Bed(onConflict="group")
-    bed.group.committed[P0] = GroupOffset(50, "")
-    bed.join(P0)
-    bed.ends(p0=55)
-    start = offset_of(OffsetRange(P0, 90, 100))
-    end = bed.session.latest_offset(start)
-    assert (end.lineage != LINEAGE, ranges(end)) == (True, ["orders-0 [50, 55)"])
-    bed.session.commit(start)
-    assert bed.committed() == {0: 50}
-    bed.session.commit(end)
-    assert bed.committed() == {0: 55}
-
-
-@pytest.mark.parametrize(
-    ("group", "writer", "instead_of"),
-    [(1000, LINEAGE, OTHER_LINEAGE), (1000, OTHER_LINEAGE, LINEAGE), (40, OTHER_LINEAGE, LINEAGE)],
-    ids=["the checkpoint had won", "no batch of that was logged", "it had lost"],
-)
-def test_a_decision_of_an_older_version_is_followed_only_if_the_user_says_so(
-    group: int, writer: str, instead_of: str
-) -> None:
-    text = replace(parsed(metadata(writer, group, group)), instead_of=instead_of).to_text()
-    for options, planned in (({}, None), ({"onConflict": "group"}, [f"orders-0 [{group}, 1200)"])):
-        bed = Bed(**options)
-        bed.group.committed[P0] = GroupOffset(group, text)
-        bed.join(P0)
-        bed.ends(p0=1200)
-        start = offset_of(OffsetRange(P0, 0, 120))
-        if planned is None:
-            with pytest.raises(MembershipError, match=rf"CHECKPOINT_BEHIND.*orders-0 group={group} checkpoint=120"):
-                bed.session.latest_offset(start)
-        else:
-            assert ranges(bed.session.latest_offset(start)) == planned
-            assert held_by(bed).instead_of is None

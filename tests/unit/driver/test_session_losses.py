@@ -13,8 +13,8 @@ from spark_groupsource.errors import DataLossError
 from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
-from spark_groupsource.options.model import NextTrigger, ReadBounds
-from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, flat, lossy, metadata, ranges
+from spark_groupsource.options.model import NextTrigger
+from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, flat, lossy, ranges
 from tests.unit.fakes import (
     OTHER_LINEAGE,
     TOPIC_ID,
@@ -25,21 +25,17 @@ from tests.unit.fakes import (
 # --- lost data
 
 
-def test_lost_records_fail_the_query() -> None:
-    bed = lossy("true")
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_lost_records_fail_the_query_or_are_skipped_and_reported(fails: str, caplog: pytest.LogCaptureFixture) -> None:
+    bed = lossy(fails)
     bed.ends(p0=50)
     bed.cluster.beginnings[P0] = 30
-    with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 30\)"):
-        bed.session.latest_offset(START)
-
-
-def test_lost_records_are_skipped_and_reported(caplog: pytest.LogCaptureFixture) -> None:
-    bed = lossy("false")
-    bed.ends(p0=50)
-    bed.cluster.beginnings[P0] = 30
-    with caplog.at_level(logging.WARNING):
+    if fails == "true":
+        with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 30\)"):
+            bed.session.latest_offset(START)
+    else:
         assert ranges(bed.next_batch(START)) == ["orders-0 [30, 50)"]
-    assert "orders-0 [10, 30)" in caplog.text
+        assert "orders-0 [10, 30)" in caplog.text
 
 
 def test_a_loss_of_everything_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -55,81 +51,7 @@ def test_a_loss_of_everything_is_reported_once(caplog: pytest.LogCaptureFixture)
     assert bed.committed() == {0: 50}
 
 
-@pytest.mark.parametrize("noticed", [True, False], ids=["made again while owned", "made again meanwhile"])
-def test_p8_a_loss_of_a_recreated_topic_is_reported_although_the_old_one_had_lost_more(
-    noticed: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """1. [10, 150) is told as lost; 2. the topic is made again, while the partition is here or elsewhere; 3. another
-    member pins the new one and reads it to 10; 4. the partition comes back, and retention has removed [10, 100).
-    """
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.join(P0)
-    bed.ends(p0=10)
-    first = bed.next_batch(START)
-    bed.session.tasks(START, first)
-    bed.ends(p0=200)
-    bed.cluster.beginnings[P0] = 150
-    second = bed.next_batch(first)
-    assert ranges(second) == ["orders-0 [150, 200)"]
-    bed.session.tasks(first, second)
-    assert bed.session.latest_offset(second) is second
-    if not noticed:
-        bed.lose(P0)
-    bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
-    bed.ends(p0=0)
-    bed.cluster.beginnings[P0] = 0
-    bed.session.latest_offset(second)
-    if noticed:
-        bed.lose(P0)
-    bed.group.committed[P0] = GroupOffset(10, metadata(OTHER_LINEAGE, 0, 10, topic_id="new-id"))
-    bed.assign(P0)
-    bed.ends(p0=130)
-    bed.cluster.beginnings[P0] = 100
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        assert ranges(bed.next_batch(second)) == ["orders-0 [100, 130)"]
-    assert "orders-0 [10, 100)" in caplog.text
-
-
 # --- a truncated log
-
-
-def truncated(**options: str) -> tuple[Bed, SourceOffset]:
-    """Return a session that has read 20 records; a new leader has only ten of them, and twelve new ones."""
-    bed = Bed(startingOffsets="earliest", **options)
-    bed.join(P0)
-    bed.ends(p0=20)
-    end = bed.session.latest_offset(START)
-    assert bed.session.latest_offset(end) is end
-    bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
-    bed.ends(p0=22)
-    return bed, end
-
-
-def test_a_truncated_log_fails_the_query() -> None:
-    bed, end = truncated()
-    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
-        bed.session.latest_offset(end)
-
-
-@pytest.mark.parametrize("end", [10, 15, 20, 22])
-@pytest.mark.rule("R45")
-def test_what_a_truncated_log_has_there_now_is_skipped_and_reported_once(
-    end: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    bed, read = truncated(failOnDataLoss="false")
-    bed.ends(p0=end)
-    with caplog.at_level(logging.WARNING):
-        following = bed.next_batch(read)
-        bed.ends(p0=30)
-        limited = bed.session.latest_offset(following, ReadBounds(max_rows=3))
-        bed.session.commit(read)
-        last = bed.session.latest_offset(limited)
-    done = [*([] if following is read else ranges(following)), *ranges(limited), *ranges(last)]
-    assert done[0].startswith("orders-0 [20, ")
-    assert done[-1].endswith(", 30)")
-    assert caplog.text.count("orders-0 [10, 20): the log was truncated") == 1
-    assert bed.committed() == {0: limited.ends()[P0]}
 
 
 def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:
@@ -181,24 +103,19 @@ def test_a_log_that_is_short_for_a_moment_does_not_end_available_now() -> None:
     assert ranges(bed.next_batch(START)) == ["orders-0 [20, 30)"]
 
 
-def test_a_truncation_while_the_query_was_down_is_reported_by_the_checkpoint() -> None:
-    bed = Bed(startingOffsets="earliest")
+@pytest.mark.parametrize("known_by", ["the checkpoint", "the group's offset"])
+def test_a_truncation_is_noticed_after_a_restart_and_by_the_next_owner(known_by: str) -> None:
+    bed, start = Bed(startingOffsets="earliest"), START
+    if known_by == "the checkpoint":
+        start = offset_of(OffsetRange(P0, 0, 20, 3))
+    else:
+        text = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 20, PIN, leader_epoch=3).to_text()
+        bed.group.committed[P0] = GroupOffset(20, text)
     bed.join(P0)
     bed.ends(p0=22)
     bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
     with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
-        bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 20, 3)))
-
-
-def test_a_truncation_is_reported_to_the_next_owner_by_the_groups_offset() -> None:
-    bed = Bed(startingOffsets="earliest")
-    said = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 20, PIN, leader_epoch=3).to_text()
-    bed.group.committed[P0] = GroupOffset(20, said)
-    bed.join(P0)
-    bed.ends(p0=22)
-    bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
-    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
-        bed.session.latest_offset(START)
+        bed.session.latest_offset(start)
 
 
 def test_a_logged_batch_of_a_truncated_log_reads_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
@@ -276,16 +193,6 @@ def skipping(**options: str) -> tuple[Bed, SourceOffset]:
 
 
 @pytest.mark.rule("R92")
-def test_p8_a_batch_that_completes_before_a_stop_is_checked_by_the_stop(caplog: pytest.LogCaptureFixture) -> None:
-    """The member has found its end in Spark's commit log; no trigger follows."""
-    bed, end = skipping()
-    bed.member.complete(end)
-    bed.session.stop()
-    assert "orders-0 [0, 3): removed between the plan and the end of the batch (at most" in caplog.text
-    assert bed.session._metrics.records_lost == 3
-
-
-@pytest.mark.rule("R92")
 def test_p8_a_trigger_after_the_member_has_left_leaves_the_check_to_the_stop(caplog: pytest.LogCaptureFixture) -> None:
     bed, end = skipping()
     bed.member.complete(end)
@@ -316,7 +223,7 @@ def test_p8_the_newest_batch_is_checked_after_a_restart(what: str, caplog: pytes
     if what == "removed":
         bed.cluster.beginnings[P0] = 6
     else:
-        bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
+        bed.recreate()
     bed.join(P0, P1)
     bed.session.latest_offset(before)
     bed.clock.advance(5.0)
@@ -333,8 +240,7 @@ def test_p8_one_answer_with_the_former_id_proves_nothing(caplog: pytest.LogCaptu
     bed = Bed(failOnDataLoss="false", startingOffsets="earliest")
     _, end = batch_given_out(bed)
     assert bed.session.latest_offset(end) is end
-    bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
-    bed.ends(p0=0, p1=0)
+    bed.recreate(p0=0, p1=0)
     for _ in range(4):
         bed.clock.advance(1.5)
         bed.session.latest_offset(end)
@@ -348,7 +254,7 @@ def test_a_batch_is_checked_until_its_topics_are_proven() -> None:
     for _ in range(4):
         bed.clock.advance(1.5)
         assert bed.session.latest_offset(end) is end
-    bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
+    bed.recreate()
     bed.session._reads.check(last=True)
     assert bed.session._metrics.records_lost == 0
 

@@ -11,7 +11,7 @@ from spark_groupsource.errors import DataLossError
 from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 from spark_groupsource.options.model import ReadBounds
-from tests.unit.driver.session_bed import P0, P1, START, Bed, metadata, ranges
+from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, metadata, ranges
 from tests.unit.fakes import OTHER_LINEAGE, TOPIC_ID, offset_of, tp
 
 NEW_ID = "the second topic's id"
@@ -153,9 +153,7 @@ def test_a_restart_after_a_topic_was_deleted_fails_only_if_no_other_member_can_h
 
 def test_records_that_wait_for_a_larger_batch_are_lost_with_their_topic() -> None:
     """The trigger that has seen them has planned nothing: minOffsetsPerTrigger."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=10)
+    bed = earliest(p0=10)
     end = bed.session.latest_offset(START)
     bed.ends(p0=15)
     assert bed.session.latest_offset(end, ReadBounds(min_rows=100)) is end

@@ -11,7 +11,7 @@ from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options.model import ReadBounds
-from tests.unit.driver.session_bed import P0, P1, START, Bed, flat, metadata, ranges
+from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, flat, metadata, ranges
 from tests.unit.fakes import (
     LINEAGE,
     TOPIC_ID,
@@ -20,9 +20,7 @@ from tests.unit.fakes import (
 
 
 def test_a_batch_is_planned_from_the_pinned_start() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0, P1)
-    bed.ends(p0=5, p1=0)
+    bed = earliest(p0=5, p1=0)
     end = bed.session.latest_offset(START)
     assert ranges(end) == ["orders-0 [0, 5)", "orders-1 [0, 0)"]
     assert (end.lineage, end.topic_id("orders")) == (LINEAGE, TOPIC_ID)
@@ -49,9 +47,7 @@ def test_pins_are_committed_before_anything_is_planned() -> None:
 
 def test_nothing_new_returns_start_itself() -> None:
     """Spark runs an empty batch for anything else."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     end = bed.session.latest_offset(START)
     assert bed.session.latest_offset(end) is end
     assert bed.session.latest_offset(end) is end
@@ -73,9 +69,7 @@ def test_the_first_call_waits_for_an_assignment(partitions: tuple[TopicPartition
 
 
 def test_the_completed_batch_is_committed_at_the_next_trigger() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     end = bed.session.latest_offset(START)
     assert bed.committed() == {0: 0}
     bed.ends(p0=9)
@@ -106,21 +100,6 @@ def test_p6_a_member_that_is_lost_while_it_waits_plans_nothing() -> None:
     end = second_batch_uncommitted(bed)
     bed.member.during_view = lambda: bed.lose(P0) if bed.paused > 0.5 else None
     assert bed.session.latest_offset(end) is end
-
-
-@pytest.mark.rule("R9")
-def test_p6_a_batch_waits_again_after_a_stall_that_has_passed() -> None:
-    """The commit of the first batch is accepted while the second one runs."""
-    bed = Bed(startingOffsets="earliest")
-    second = bed.session.latest_offset(second_batch_uncommitted(bed))
-    assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
-    bed.accept_commits()
-    bed.clock.advance(2.0)
-    bed.refuse_commits()
-    bed.ends(p0=12)
-    bed.paused = 0.0
-    assert ranges(bed.session.latest_offset(second)) == ["orders-0 [9, 12)"]
-    assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
 
 
 @pytest.mark.rule("R9")
@@ -231,9 +210,7 @@ def test_a_stop_ends_the_wait_for_a_commit() -> None:
 
 
 def test_a_plan_that_spark_never_logged_is_planned_again() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
     bed.ends(p0=6)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 6)"]
@@ -242,18 +219,14 @@ def test_a_plan_that_spark_never_logged_is_planned_again() -> None:
 
 
 def test_the_limit_is_shared_out() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0, P1)
-    bed.ends(p0=300, p1=100)
+    bed = earliest(p0=300, p1=100)
     assert ranges(bed.session.latest_offset(START, ReadBounds(max_rows=40))) == ["orders-0 [0, 30)", "orders-1 [0, 10)"]
 
 
 @pytest.mark.parametrize(("available", "later_s", "planned"), [(9, 59.0, False), (10, 0.0, True), (1, 60.0, True)])
 def test_too_few_records_are_left_for_later(available: int, later_s: float, planned: bool) -> None:
     """The first batch does not wait; the next ones do until there are enough records, or for maxTriggerDelay."""
-    bed = Bed(startingOffsets="earliest", maxTriggerDelay="1m")
-    bed.join(P0)
-    bed.ends(p0=1)
+    bed = earliest(p0=1, maxTriggerDelay="1m")
     first = bed.session.latest_offset(START, ReadBounds(min_rows=10))
     assert ranges(first) == ["orders-0 [0, 1)"]
     bed.ends(p0=1 + available)
@@ -282,9 +255,7 @@ def test_no_records_are_no_batch_however_long_it_waited() -> None:
 
 
 def test_a_group_that_keeps_rebalancing_gives_no_batch_but_ends() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = earliest(p0=5)
     bed.member.refused_fixes = 10**6
     bed.member.during_fix = lambda: bed.clock.advance(1.0)
     assert bed.session.latest_offset(START) is START

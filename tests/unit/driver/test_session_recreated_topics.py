@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 import pytest
 
@@ -14,7 +13,7 @@ from spark_groupsource.errors import DataLossError
 from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange, SourceOffset
 from spark_groupsource.options.model import ReadBounds
-from tests.unit.driver.session_bed import P0, P1, START, Bed, metadata, ranges
+from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, joined, metadata, ranges
 from tests.unit.fakes import (
     LINEAGE,
     OTHER_LINEAGE,
@@ -28,32 +27,11 @@ from tests.unit.fakes import (
 
 def recreated(**options: str) -> tuple[Bed, SourceOffset]:
     """Return a session that has read 50 records of a topic, which then is another one with 60 records."""
-    bed = Bed(startingOffsets="earliest", **options)
-    bed.join(P0)
-    bed.ends(p0=50)
+    bed = earliest(p0=50, **options)
     end = bed.session.latest_offset(START)
     assert bed.session.latest_offset(end) is end
-    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
-    bed.ends(p0=60)
+    bed.recreate(p0=60)
     return bed, end
-
-
-def lag_behind(bed: Bed) -> None:
-    """Let the broker that is asked report the topic before the second one, for two seconds."""
-    lags_until_s, describe = bed.clock.now_s + 2.0, bed.cluster.describe
-
-    def lagging(topics: Iterable[str]) -> dict[str, TopicInfo]:
-        topic_id = TOPIC_ID if bed.clock.now_s < lags_until_s else "the second topic's id"
-        bed.cluster.topics["orders"] = TopicInfo(topic_id, 2)
-        return describe(topics)
-
-    bed.cluster.describe = lagging  # type: ignore[method-assign]
-
-
-def test_a_recreated_topic_fails_the_query() -> None:
-    bed, end = recreated()
-    with pytest.raises(DataLossError, match=r"orders-0 \[50, \.\.\.\): the topic was deleted and recreated"):
-        bed.session.latest_offset(end)
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
@@ -84,12 +62,10 @@ def test_a_topic_that_is_recreated_with_fewer_partitions(taken: bool, caplog: py
     failing, going_on = (Bed(startingOffsets="earliest", failOnDataLoss=choice) for choice in ("true", "false"))
     ends = []
     for bed in failing, going_on:
-        bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
         bed.join(P0, P1)
         bed.ends(p0=60, p1=60)
         ends.append(bed.session.latest_offset(START, ReadBounds(max_rows=100)))
-        bed.cluster.topics["orders"] = TopicInfo("other", 1)
-        bed.ends(p0=20)
+        bed.recreate(1, p0=20)
         if taken:
             bed.lose(P0, P1)
             bed.assign(P0)
@@ -104,75 +80,39 @@ def test_a_topic_that_is_recreated_with_fewer_partitions(taken: bool, caplog: py
     assert "orders-0 [50, 60): the topic was deleted and recreated" in caplog.text
 
 
-def made_anew_with_fewer(**options: str) -> tuple[Bed, SourceOffset]:
-    """Return a session that has read two partitions to 60, all committed, when their topic comes back with one."""
-    bed = Bed(startingOffsets="earliest", **options)
-    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
-    bed.join(P0, P1)
-    bed.ends(p0=60, p1=60)
+def made_anew_with_fewer(*, accepted: bool = True, **options: str) -> tuple[Bed, SourceOffset]:
+    """Return a session that has read two partitions to 60 when their topic comes back empty, with one.
+
+    `accepted`: the group has the ends of the batch.
+    """
+    bed = earliest(p0=60, p1=60, **options)
     end = bed.session.latest_offset(START)
-    assert bed.session.latest_offset(end) is end
-    assert bed.committed() == {0: 60, 1: 60}
-    bed.cluster.topics["orders"] = TopicInfo("other", 1)
-    bed.ends(p0=0)
+    if accepted:
+        assert bed.session.latest_offset(end) is end
+        assert bed.committed() == {0: 60, 1: 60}
+    bed.recreate(1, p0=0)
     # Kafka removes a group's offsets with the topic.
     bed.group.committed.clear()
     return bed, end
 
 
+@pytest.mark.parametrize("accepted", [True, False])
 @pytest.mark.rule("R43")
-def test_the_refused_commit_of_a_missing_partition_is_dropped() -> None:
-    """1. A batch of two partitions is complete. 2. Their topic is recreated, empty, with one partition. 3. The commit
-    of the other one is refused, and each trigger reports again that the batch is complete.
-    """
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
-    bed.join(P0, P1)
-    bed.ends(p0=60, p1=60)
-    end = bed.session.latest_offset(START)
-    bed.cluster.topics["orders"] = TopicInfo("other", 1)
-    bed.ends(p0=0)
-    bed.group.committed.clear()
-    assert bed.next_batch(end) is end
-    bed.paused = 0.0
-    assert bed.session.latest_offset(end) is end
-    assert bed.member.view().committed
-    assert bed.paused == 0.0
-
-
-@pytest.mark.rule("R43")
-def test_nobody_waits_for_the_commit_of_a_missing_partition() -> None:
+def test_nobody_waits_for_the_commit_of_a_missing_partition(accepted: bool) -> None:
     """The new topic is empty, so the old end stays the query's start, and is completed again at each trigger."""
-    bed, end = made_anew_with_fewer(failOnDataLoss="false")
+    bed, end = made_anew_with_fewer(accepted=accepted, failOnDataLoss="false")
     assert bed.next_batch(end) is end
     commits, bed.paused = len(bed.group.commits()), 0.0
     assert bed.session.latest_offset(end) is end
     assert (len(bed.group.commits()), bed.paused) == (commits, 0.0)
+    assert bed.member.view().committed
     bed.ends(p0=5)
     assert ranges(bed.next_batch(end)) == ["orders-0 [0, 5)"]
 
 
-def test_what_is_missing_before_it_has_a_position_again_is_reported_once_and_not_committed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The session is lost, the topic comes back with fewer partitions, and the old assignment comes back first."""
-    bed, end = made_anew_with_fewer(failOnDataLoss="false")
-    bed.lose(P0, P1)
-    bed.assign(P0, P1)
-    with caplog.at_level(logging.WARNING):
-        assert bed.next_batch(end) is end
-        commits = len(bed.group.commits())
-        assert bed.session.latest_offset(end) is end
-    assert len(bed.group.commits()) == commits
-    assert caplog.text.count("orders-1 [60, 60)") == 1
-    assert caplog.text.count("orders-0 [60, 60)") == 1
-
-
 def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed() -> None:
     """It has not heard yet that some were added; the group has moved one of those meanwhile."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0, P1)
-    bed.ends(p0=60, p1=60)
+    bed = earliest(p0=60, p1=60)
     end = bed.session.latest_offset(START)
     bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 1)
     bed.lose(P0, P1)
@@ -181,101 +121,20 @@ def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed(
     assert ranges(bed.next_batch(end)) == ["orders-0 [60, 70)"]
 
 
-@pytest.mark.rule("R39")
-def test_partitions_that_went_while_the_query_was_down_are_reported_until_a_batch_leaves_them_out(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    before = offset_of(OffsetRange(P0, 40, 50), OffsetRange(P1, 40, 55))
-
-    def restarted(start: SourceOffset, **options: str) -> SourceOffset:
-        bed = Bed(startingOffsets="earliest", **options)
-        bed.cluster.topics["orders"] = TopicInfo("other", 1)
-        bed.join(P0)
-        bed.ends(p0=5)
-        return bed.session.latest_offset(start)
-
-    with pytest.raises(DataLossError, match=r"orders-1 \[55, \.\.\.\): .* recreated with fewer partitions"):
-        restarted(before)
-    with caplog.at_level(logging.WARNING):
-        end = restarted(before, failOnDataLoss="false")
-    assert "orders-1 [55, ...): the topic was deleted and recreated with fewer partitions" in caplog.text
-    assert end.ends() == {P0: 5}
-    restarted(end)
-
-
 def test_a_recreated_topic_before_its_first_batch_is_no_new_one() -> None:
-    bed = Bed(failOnDataLoss="false")
-    bed.join(P0)
-    bed.ends(p0=60)
+    bed = joined(p0=60, failOnDataLoss="false")
     assert ranges(bed.next_batch(START)) == []
-    bed.cluster.topics["orders"] = TopicInfo("other", 2)
+    bed.recreate(p0=67)
     bed.group.committed.clear()
-    bed.ends(p0=67)
     assert ranges(bed.next_batch(START)) == ["orders-0 [0, 67)"]
 
 
-def test_a_group_offset_of_the_topic_that_is_there_counts_more_than_the_one_before_it() -> None:
-    bed = Bed(failOnDataLoss="false")
-    bed.join(P0)
-    bed.ends(p0=60)
-    bed.session.latest_offset(START)
-    bed.cluster.topics["orders"] = TopicInfo("other", 2)
-    bed.group.committed.clear()
-    bed.ends(p0=0)
-    assert bed.session.latest_offset(START) is START
-    bed.lose(P0)
-    bed.group.committed[P0] = GroupOffset(2, "")
-    bed.ends(p0=3)
-    bed.assign(P0)
-    assert ranges(bed.next_batch(START)) == ["orders-0 [2, 3)"]
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_deleted_topic_that_comes_back_after_a_batch_of_another_is_no_new_one(
-    restart: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By default a partition that the group has no offset for starts at its end."""
-    refunds = tp(0, "refunds")
-    bed = Bed(subscribe="orders,refunds", failOnDataLoss="false")
-    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
-    bed.join(P0, refunds)
-    end = bed.session.latest_offset(START)
-    bed.ends(p0=60)
-    bed.cluster.ends[refunds] = 60
-    end = bed.next_batch(end)
-    del bed.cluster.topics["refunds"]
-    bed.lose(P0, refunds)
-    bed.assign(P0)
-    bed.ends(p0=70)
-    with caplog.at_level(logging.WARNING):
-        end = bed.next_batch(end)
-        assert ranges(end) == ["orders-0 [60, 70)"]
-        bed.ends(p0=80)
-        end = bed.next_batch(end)
-        del bed.group.committed[refunds]
-        if restart:
-            after = Bed(subscribe="orders,refunds", failOnDataLoss="false")
-            after.group.committed = bed.group.committed
-            bed = after
-        bed.cluster.topics["refunds"] = TopicInfo("other", 1)
-        bed.cluster.ends |= {P0: 80, refunds: 7}
-        bed.clock.advance(REFRESH_S + 1)
-        bed.join(P0, refunds)
-        assert "refunds-0 [0, 7)" in ranges(bed.next_batch(end))
-    assert caplog.text.count("refunds-0 [60, ") == (2 if restart else 1)
-
-
 def test_partitions_that_come_back_are_read_again() -> None:
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
-    bed.join(P0, P1)
-    bed.ends(p0=60, p1=60)
+    bed = earliest(p0=60, p1=60, failOnDataLoss="false")
     end = bed.session.latest_offset(START)
-    bed.cluster.topics["orders"] = TopicInfo("other", 1)
-    bed.ends(p0=20)
+    bed.recreate(1, p0=20)
     end = bed.next_batch(end)
-    bed.cluster.topics["orders"] = TopicInfo("other", 2)
-    bed.ends(p0=20, p1=7)
+    bed.recreate(p0=20, p1=7)
     bed.clock.advance(REFRESH_S + 1)
     assert "orders-1 [0, 7)" in ranges(bed.next_batch(end))
 
@@ -316,24 +175,6 @@ def test_a_topic_that_gets_an_id_is_the_one_that_was_read(
 # --- a topic that is made again while members of a KIP-848 group share it
 
 
-def shared(**options: str) -> tuple[Bed, SourceOffset]:
-    """Return a member of a KIP-848 group that has read 50 records of each partition; then the topic is another one.
-
-    The coordinator has assigned partition 1 of the new topic to another member. The client reports that later, unless
-    it joins again.
-    """
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false", **options)
-    bed.group.id_by_topic_ids = "m"
-    bed.group.assigned_again = lambda _: (P0,)
-    bed.join(P0, P1)
-    bed.ends(p0=50, p1=50)
-    end = bed.session.latest_offset(START)
-    assert bed.session.latest_offset(end) is end
-    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
-    bed.ends(p0=60, p1=60)
-    return bed, end
-
-
 @pytest.mark.parametrize("member_id", ["m", ""], ids=["kip848", "classic"])
 @pytest.mark.rule("R81")
 def test_a_new_member_joins_again_once_if_its_topic_was_recreated(member_id: str) -> None:
@@ -351,22 +192,9 @@ def test_a_topic_that_is_recreated_twice_is_left_twice() -> None:
     bed, end = recreated(failOnDataLoss="false")
     end = bed.next_batch(end)
     assert bed.session.latest_offset(end) is end
-    bed.cluster.topics["orders"] = TopicInfo("the third topic's id", 2)
-    bed.ends(p0=70)
+    bed.recreate(p0=70)
     assert ranges(bed.next_batch(end)) == ["orders-0 [0, 70)"]
     assert bed.group.joins == 2
-
-
-@pytest.mark.rule("R36")
-def test_one_lagging_broker_does_not_make_a_member_join_again() -> None:
-    bed, end = recreated(failOnDataLoss="false")
-    second = bed.next_batch(end)
-    assert bed.group.joins == 1
-    lag_behind(bed)
-    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
-    bed.ends(p0=61)
-    assert ranges(bed.next_batch(second)) == ["orders-0 [60, 61)"]
-    assert bed.group.joins == 1
 
 
 # --- a topic that is made again after its partition was another member's
@@ -376,37 +204,16 @@ def test_one_lagging_broker_does_not_make_a_member_join_again() -> None:
 def test_what_the_group_has_read_of_a_topic_that_is_recreated_is_known_by_its_offset(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.join(P0)
-    bed.ends(p0=20)
+    bed = earliest(p0=20, failOnDataLoss="false")
     end = bed.session.latest_offset(START, ReadBounds(max_rows=5))
     bed.session.latest_offset(end, ReadBounds(min_rows=50))
     bed.lose(P0)
     bed.group.committed[P0] = GroupOffset(15, metadata(OTHER_LINEAGE, 5, 15))
-    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
+    bed.recreate()
     bed.assign(P0)
     bed.session.latest_offset(end)
     assert "orders-0 [15, 20): the topic was deleted and recreated, and is read from its beginning" in caplog.text
     assert bed.session._metrics.records_lost == 5
-
-
-@pytest.mark.rule("R82")
-def test_a_partition_of_which_nothing_is_known_has_no_known_loss(caplog: pytest.LogCaptureFixture) -> None:
-    """The offset log has no end of it any more: the topic was made again before, when others had the partition."""
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.join(P0, P1)
-    bed.ends(p0=20, p1=20)
-    end = bed.session.latest_offset(START)
-    bed.lose(P0)
-    bed.assign(P1)
-    bed.session.latest_offset(end)
-    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
-    bed.group.committed.clear()
-    bed.assign(P0)
-    bed.session.latest_offset(offset_of(OffsetRange(P1, 0, 20)))
-    assert "orders-0 [0, 20): the topic was deleted and recreated" in caplog.text
-    assert "(at most, because other members may have read it since)" in caplog.text
-    assert bed.session._metrics.records_lost == 0
 
 
 @pytest.mark.parametrize("replaced", [GroupOffset(None), GroupOffset(90, metadata(OTHER_LINEAGE, 80, 90))])
@@ -436,13 +243,10 @@ def test_available_now_distinguishes_a_recreated_topic_from_a_truncated_log(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """1. a run has read a topic to its end, 2. the topic is made again, with fewer records, 3. nothing else is left."""
-    bed = Bed(startingOffsets="earliest", failOnDataLoss=fails)
-    bed.join(P0)
-    bed.ends(p0=100)
+    bed = earliest(p0=100, failOnDataLoss=fails)
     bed.session.prepare_available_now()
     end = bed.session.latest_offset(START)
-    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
-    bed.ends(p0=5)
+    bed.recreate(p0=5)
     if fails == "true":
         with pytest.raises(DataLossError, match=r"orders-0 \[100, \.\.\.\): the topic was deleted and recreated"):
             bed.session.latest_offset(end)

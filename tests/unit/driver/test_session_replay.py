@@ -9,7 +9,7 @@ import pytest
 from spark_groupsource.errors import DataLossError, KafkaUnavailableError, MembershipError
 from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
-from tests.unit.driver.session_bed import P0, P1, START, Bed, metadata, ranges, replayed
+from tests.unit.driver.session_bed import P0, P1, START, Bed, joined, metadata, ranges, replayed
 from tests.unit.fakes import (
     LINEAGE,
     OTHER_LINEAGE,
@@ -56,9 +56,7 @@ def test_a_replay_waits_while_others_of_its_group_drain(assignors: str, known: b
 
 def test_a_replay_keeps_the_leader_epochs() -> None:
     """Executors tell by them whether what they have fetched ahead is what was planned."""
-    bed = Bed()
-    bed.join(P0)
-    bed.ends(p0=20)
+    bed = joined(p0=20)
     logged = offset_of(OffsetRange(P0, 10, 20, bed.cluster.epoch))
     assert [item.leader_epoch for task in bed.session.tasks(START, logged) for item in task] == [bed.cluster.epoch]
 
@@ -91,57 +89,11 @@ def test_a_replay_whose_records_are_removed_meanwhile(fail: str, caplog: pytest.
         assert "orders-0 [10, 14), orders-1 [5, 9)" in caplog.text
 
 
-def test_a_replay_that_completes_commits_what_is_owned() -> None:
-    bed = Bed()
-    bed.join(P0)
-    bed.member.view()
-    bed.group.committed |= {
-        P0: GroupOffset(10, metadata(LINEAGE, 0, 10)),
-        P1: GroupOffset(5, metadata(LINEAGE, 0, 5)),
-    }
-    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
-    bed.session.tasks(START, logged)
-    bed.ends(p0=25)
-    end = bed.session.latest_offset(logged)
-    assert ranges(end) == ["orders-0 [20, 25)"]
-    assert dict(end.done) == {P1: 9}
-    assert bed.committed() == {0: 20, 1: 5}
-
-
 def test_a_replay_of_a_recreated_topic() -> None:
     logged = SourceOffset.of(LINEAGE, {"orders": "the first topic's id"}, [OffsetRange(P0, 10, 20)], {})
     with pytest.raises(DataLossError):
         Bed().session.tasks(START, logged)
     assert Bed(failOnDataLoss="false").session.tasks(START, logged) == ()
-
-
-@pytest.mark.rule("R50")
-def test_a_replay_from_an_old_checkpoint_follows_the_group_if_asked_to(caplog: pytest.LogCaptureFixture) -> None:
-    bed = Bed(onConflict="group")
-    bed.group.committed[P0] = GroupOffset(90, metadata(LINEAGE, 70, 90))
-    bed.join(P0)
-    bed.ends(p0=95)
-    logged = offset_of(OffsetRange(P0, 60, 70))
-    with caplog.at_level(logging.WARNING):
-        assert replayed(bed, logged) == []
-        end = bed.session.latest_offset(logged)
-    assert "orders-0 [60, 70) group=90" in caplog.text
-    assert "orders-0 group=90 checkpoint=70" in caplog.text
-    assert ranges(end) == ["orders-0 [90, 95)"]
-    assert end.lineage != LINEAGE
-
-
-@pytest.mark.rule("R50")
-def test_a_replay_of_the_batch_that_was_committed_last_is_no_conflict() -> None:
-    """Only its entry of the commit log was lost."""
-    bed = Bed(onConflict="fail")
-    bed.group.committed[P0] = GroupOffset(70, metadata(LINEAGE, 60, 70))
-    bed.join(P0)
-    bed.ends(p0=95)
-    logged = offset_of(OffsetRange(P0, 60, 70))
-    assert replayed(bed, logged) == ["orders-0 [60, 70)"]
-    end = bed.session.latest_offset(logged)
-    assert (ranges(end), end.lineage) == (["orders-0 [70, 95)"], LINEAGE)
 
 
 def test_a_replay_in_conflict_may_fail_the_query() -> None:

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, Reset
-from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, metadata, ranges, replayed
+from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, earliest, metadata, ranges, replayed
 from tests.unit.fakes import (
     LINEAGE,
     OTHER_LINEAGE,
@@ -61,27 +60,17 @@ def test_a_second_reset_is_news_again() -> None:
     assert (ranges(end), end.reset) == (["orders-0 [0, 900)"], Reset(3000, "the second"))
 
 
-def test_a_reset_that_the_checkpoint_knows_changes_nothing() -> None:
-    bed = Bed()
-    bed.group.committed[P0] = reset_text(50, OTHER_LINEAGE)
-    bed.join(P0)
-    bed.ends(p0=900)
-    end = bed.session.latest_offset(replace(offset_of(OffsetRange(P0, 30, 70)), reset=RESET))
-    assert (ranges(end), end.lineage, end.reset) == (["orders-0 [70, 900)"], LINEAGE, RESET)
-
-
 def test_a_lineage_that_a_reset_leaves_alone_keeps_its_ends() -> None:
     """1. P0 is read up to 200, the commit does not arrive (the group is at 100); a topic that the lineage never had is
     reset; 2. the query starts with both, and P0 moves away before it is pinned; 3. P0 comes back at 150.
     """
     other = tp(0, "aaa")
     bed = Bed(subscribe="orders,aaa", startingOffsets="earliest")
-    bed.cluster.topics["aaa"] = TopicInfo(TOPIC_ID, 1)
     bed.group.committed = {
         P0: GroupOffset(100, CommitMetadata(LINEAGE, TOPIC_ID, 50, 100, PIN).to_text()), other: reset_text(0)
     }  # fmt: skip
     start = offset_of(OffsetRange(P0, 100, 200))
-    bed.cluster.ends |= {P0: 300, other: 5}
+    bed.ends(p0=300, aaa=5)
     bed.join(P0, other)
     bed.group.refusals.append(Refusal.REBALANCE)
 
@@ -121,9 +110,7 @@ def test_a_reset_of_one_topic_loses_nothing_of_another(both: bool) -> None:
 @pytest.mark.parametrize(("told_by_log", "tasks"), [(True, 1), (False, 10)])
 def test_tasks_are_sized_by_what_a_batch_took_and_not_by_the_triggers_interval(told_by_log: bool, tasks: int) -> None:
     """1. a batch of a million records takes 2 s, 2. the next trigger comes ten minutes later."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=1_000_000)
+    bed = earliest(p0=1_000_000)
     first = bed.session.latest_offset(START)
     assert len(bed.session.tasks(START, first)) == 1
     bed.clock.advance(2.0)

@@ -11,7 +11,7 @@ from spark_groupsource.driver.topics import REFRESH_S
 from spark_groupsource.errors import KafkaUnavailableError, OptionError
 from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
-from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, metadata, ranges
+from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, joined, metadata, ranges
 from tests.unit.fakes import (
     LINEAGE,
     OTHER_LINEAGE,
@@ -29,27 +29,6 @@ def test_a_new_group_starts_from_a_group_that_has_offsets_in_another_partition_o
     bed.cluster.groups["billing"] = {P1: 30}
     bed.ends(p0=5, p1=30)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
-
-
-def test_an_own_end_ahead_of_the_group_is_committed_first() -> None:
-    bed = Bed()
-    bed.group.committed[P0] = GroupOffset(40, metadata(LINEAGE, 30, 40))
-    bed.join(P0)
-    bed.ends(p0=75)
-    end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
-    assert ranges(end) == ["orders-0 [70, 75)"]
-    assert bed.committed() == {0: 70}
-
-
-@pytest.mark.rule("R4")
-def test_a_partition_that_appears_later_starts_at_its_beginning() -> None:
-    bed = Bed()
-    bed.join(P0, P1)
-    bed.ends(p0=5, p1=5, p2=4)
-    assert bed.session.latest_offset(START) is START
-    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
-    bed.assign(P2)
-    assert "orders-2 [0, 4)" in ranges(bed.session.latest_offset(START))
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
@@ -82,57 +61,15 @@ def test_what_a_new_group_finds_removed_is_no_loss(starting: str) -> None:
 
 @pytest.mark.rule("R4")
 def test_a_topic_that_appears_later_starts_at_its_beginning() -> None:
-    bed = Bed(subscribePattern=".*")
-    bed.join(P0)
-    bed.ends(p0=5)
+    bed = joined(p0=5, subscribePattern=".*")
     assert bed.session.latest_offset(START) is START
     refund = TopicPartition("refunds", 0)
-    bed.cluster.topics["refunds"] = TopicInfo("refunds-id", 1)
-    bed.cluster.ends[refund] = 4
+    bed.ends(refunds=4)
     bed.clock.advance(6.0)
     assert bed.session.latest_offset(START) is START
     assert bed.group.named("subscribe") == [("orders",), ("orders", "refunds")]
     bed.assign(refund)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 5)", "refunds-0 [0, 4)"]
-
-
-@pytest.mark.parametrize("pinned_before", [True, False])
-@pytest.mark.rule("R7")
-def test_p1_a_topic_is_new_also_when_the_first_pins_are_deleted_with_theirs(pinned_before: bool) -> None:
-    """1. orders is pinned, by a pattern; 2. refunds and returns are made, with records; 3. refunds is pinned and orders
-    deleted, whose offsets the broker removes: in either order; 4. another member is given returns. By default a topic
-    that was there when the group began starts at its end.
-    """
-    refunds, returns = tp(0, "refunds"), tp(0, "returns")
-    bed = Bed(subscribePattern=".*", failOnDataLoss="false")
-    bed.join(P0)
-    bed.ends(p0=5)
-    bed.session.latest_offset(START)
-    bed.ends(p0=8)
-    end = bed.session.latest_offset(START)
-    for partition in (refunds, returns):
-        bed.cluster.topics[partition.topic] = TopicInfo(f"{partition.topic}-id", 1)
-        bed.cluster.ends[partition] = 4
-    bed.clock.advance(REFRESH_S + 1)
-    bed.session.latest_offset(end)
-
-    def delete_orders() -> None:
-        bed.lose(P0)
-        del bed.cluster.topics["orders"], bed.group.committed[P0]
-
-    if not pinned_before:
-        delete_orders()
-    bed.assign(refunds)
-    assert "refunds-0 [0, 4)" in ranges(bed.session.latest_offset(end))
-    if pinned_before:
-        delete_orders()
-
-    other = Bed(subscribePattern=".*")
-    other.cluster.topics = {name: info for name, info in bed.cluster.topics.items() if name != "orders"}
-    other.cluster.ends[returns] = 4
-    other.group.committed = bed.group.committed
-    other.join(returns)
-    assert ranges(other.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["returns-0 [0, 4)"]
 
 
 @pytest.mark.rule("R4")
@@ -141,9 +78,8 @@ def test_other_topics_after_a_restart_start_at_their_beginning() -> None:
     refund = TopicPartition("refunds", 0)
     for start, position in ((offset_of(OffsetRange(P0, 0, 5)), 0), (START, 4)):
         bed = Bed(subscribe="refunds")
-        bed.cluster.topics["refunds"] = TopicInfo("refunds-id", 1)
+        bed.ends(refunds=4)
         bed.join(refund)
-        bed.cluster.ends[refund] = 4
         bed.session.latest_offset(start)
         assert bed.group.committed[refund].offset == position
 
@@ -179,8 +115,7 @@ def test_p1_the_first_pins_name_no_topic_that_was_created_since_the_query_starte
     bed.join()
     assert bed.session.latest_offset(START) is START
     for each in (bed, other):
-        each.cluster.topics["refunds"] = TopicInfo("refunds-id", 1)
-        each.cluster.ends[refunds] = 4
+        each.ends(refunds=4)
     bed.clock.advance(REFRESH_S + 1)
     bed.assign(P0)
     bed.session.latest_offset(START)
@@ -190,18 +125,14 @@ def test_p1_the_first_pins_name_no_topic_that_was_created_since_the_query_starte
 
 
 def test_starting_timestamp() -> None:
-    bed = Bed(startingTimestamp="1700000000000")
-    bed.join(P0)
-    bed.ends(p0=9)
+    bed = joined(p0=9, startingTimestamp="1700000000000")
     bed.cluster.at_time[P0] = 6
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [6, 9)"]
 
 
 @pytest.mark.parametrize("strategy", ["error", "latest"])
 def test_starting_timestamp_after_all_records(strategy: str) -> None:
-    bed = Bed(startingTimestamp="1700000000000", startingOffsetsByTimestampStrategy=strategy)
-    bed.join(P0)
-    bed.ends(p0=9)
+    bed = joined(p0=9, startingTimestamp="1700000000000", startingOffsetsByTimestampStrategy=strategy)
     if strategy == "error":
         with pytest.raises(
             OptionError,
@@ -251,27 +182,6 @@ def test_p1_what_was_added_while_the_group_forgot_its_offsets_is_read(
     assert caplog.text.count("the group has no offsets of what was read before") == (1 if at_once else 2)
 
 
-@pytest.mark.parametrize("remembers", [True, False], ids=["its checkpoint", "no checkpoint"])
-@pytest.mark.rule("R8")
-def test_p1_what_another_query_has_not_read_is_read_when_the_group_has_forgotten(remembers: bool) -> None:
-    """The sequence: A has read orders-0 to 100, B orders-1 to 500; both are down until the group has forgotten it. A
-    starts first, is given both and pins them; it has logged nothing when B starts and gets orders-1, which ends at 1000
-    by then.
-    """
-    first = Bed()
-    first.join(P0, P1)
-    first.ends(p0=120, p1=1000)
-    first.session.latest_offset(offset_of(OffsetRange(P0, 90, 100)))
-    second = Bed()
-    second.group.committed = first.group.committed
-    second.join(P1)
-    second.ends(p0=120, p1=1005)
-    start = offset_of(OffsetRange(P1, 450, 500), lineage=OTHER_LINEAGE) if remembers else START
-    assert ranges(second.session.latest_offset(start)) == [
-        "orders-1 [500, 1005)" if remembers else "orders-1 [0, 1005)"
-    ]
-
-
 @pytest.mark.rule("R8")
 def test_p1_a_pin_after_the_group_forgot_names_no_other_topic() -> None:
     """1. A has read orders, B refunds to 500. 2. The group forgets both. 3. A starts first and gets orders: what it
@@ -281,23 +191,8 @@ def test_p1_a_pin_after_the_group_forgot_names_no_other_topic() -> None:
     first, second = Bed(subscribe="orders,refunds"), Bed(subscribe="orders,refunds")
     second.group.committed = first.group.committed
     for bed in (first, second):
-        bed.cluster.topics["refunds"] = TopicInfo("refunds-id", 1)
-        bed.cluster.ends |= {P0: 120, refunds: 1000}
+        bed.ends(p0=120, refunds=1000)
     first.join(P0)
     first.session.latest_offset(offset_of(OffsetRange(P0, 90, 100)))
     second.join(refunds)
     assert ranges(second.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["refunds-0 [0, 1000)"]
-
-
-@pytest.mark.rule("R8")
-def test_p1_a_member_that_has_read_nothing_goes_by_what_is_pinned_after_the_group_forgot() -> None:
-    """A is given orders-0 alone and pins it where its checkpoint was; then C, which is new, is given orders-1."""
-    first = Bed()
-    first.join(P0)
-    first.ends(p0=120, p1=1000)
-    first.session.latest_offset(offset_of(OffsetRange(P0, 90, 100)))
-    second = Bed()
-    second.group.committed = first.group.committed
-    second.join(P1)
-    second.ends(p0=120, p1=1005)
-    assert ranges(second.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["orders-1 [0, 1005)"]

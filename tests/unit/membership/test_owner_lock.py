@@ -3,105 +3,50 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from queue import Empty, SimpleQueue
+from collections.abc import Iterator
 
 import pytest
 
 from spark_groupsource import errors
 from spark_groupsource.errors import MembershipError, OptionError
-from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.lock_states import LockState
 from spark_groupsource.membership.owner_lock import OwnerLock, lock_options
-from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
-from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
-from spark_groupsource.model.offsets import TopicPartition
-from tests.unit.fakes import wait_until
+from spark_groupsource.membership.port import Refusal
+from spark_groupsource.model.commit_metadata import GroupOffset
+from tests.unit.fakes import FakeGroup, tp, wait_until
 
 OPTIONS = {"kafka.bootstrap.servers": "h:9092"}
 
 
-def parts(*numbers: int) -> Partitions:
-    """Return partitions of the topic."""
-    return tuple(TopicPartition("orders", number) for number in numbers)
-
-
-class FakeGroup:
-    """A group client that does what the test posts, on the lock's thread."""
-
-    incremental, id_by_topic_ids, generation = True, "", b""
+class Group(FakeGroup):
+    """A group whose coordinator may hold its answers back. The member numbers the lock by a commit of `orders-0`."""
 
     def __init__(self) -> None:
-        self.listener = MemberListener
-        self.posted: SimpleQueue[Callable[[MemberListener], object]] = SimpleQueue()
-        self.refusal: Refusal | None = None
+        super().__init__()
+        self.revokes_when_closed = False
         self.answers = threading.Event()
         self.answers.set()
-        self.committed: list[int] = []
-        self.stored: int | None = None
-        self.owned: set[TopicPartition] = set()
-        self.opened = self.closed = 0
+        self.before_commit = lambda: self.answers.wait(30)
 
-    def open(self, listener: MemberListener) -> None:
-        self._listener = listener
-        self.opened += 1
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers that were committed."""
+        items = [given for (given,) in self.named("commit_now")]  # type: ignore[misc]
+        assert {item.partition for item in items} <= {tp(0)}
+        return [item.offset for item in items]
 
-    def subscribe(self, topics: Sequence[str]) -> None:
-        assert list(topics) == ["orders"]
-
-    def poll(self) -> None:
-        try:
-            self.posted.get_nowait()(self._listener)
-        except Empty:
-            return
-
-    def accept(self, partitions: Partitions) -> None:
-        self.owned |= set(partitions)
-
-    def release(self, partitions: Partitions) -> None:
-        self.owned -= set(partitions)
-
-    def fetch_offsets(
-        self, partitions: Sequence[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, GroupOffset]:
-        return {partition: GroupOffset(self.stored) for partition in partitions}
-
-    def commit_later(self, items: Sequence[CommitItem]) -> None:
-        raise AssertionError("not asked by the lock")
-
-    def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
-        self.answers.wait(30)
-        (item,) = items
-        assert item.partition == TopicPartition("orders", 0)
-        self.committed.append(item.offset)
-        if self.refusal is not None:
-            return CommitResult(refused=((item, self.refusal),))
-        self.stored = item.offset
-        return CommitResult(acknowledged=(item,))
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def assign(self, *numbers: int) -> None:
-        """Let the group assign partitions."""
-        self.posted.put(lambda listener: listener.on_assigned(parts(*numbers)))
-
-    def revoke(self, *numbers: int) -> None:
-        """Let the group want partitions back."""
-        self.posted.put(lambda listener: listener.on_revoked(parts(*numbers)))
-
-    def lose(self, *numbers: int) -> None:
-        """Let the session expire."""
-        self.posted.put(lambda listener: listener.on_lost(parts(*numbers)))
+    def stores(self, number: int | None) -> None:
+        """Let the coordinator have a number."""
+        self.committed[tp(0)] = GroupOffset(number)
 
 
 @pytest.fixture
-def group() -> FakeGroup:
-    return FakeGroup()
+def group() -> Group:
+    return Group()
 
 
 @pytest.fixture
-def lock(group: FakeGroup) -> Iterator[OwnerLock]:
+def lock(group: Group) -> Iterator[OwnerLock]:
     with OwnerLock(lock_options("pay", "orders", OPTIONS), group) as opened:  # type: ignore[arg-type]
         yield opened
 
@@ -111,49 +56,49 @@ def await_state(lock: OwnerLock, state: LockState) -> None:
     wait_until(lambda: lock.state is state)
 
 
-def test_the_lock_is_owned_once_a_commit_is_accepted(lock: OwnerLock, group: FakeGroup) -> None:
-    group.refusal = Refusal.REBALANCE
-    group.assign(0)
-    wait_until(lambda: bool(group.committed))
+def test_the_lock_is_owned_once_a_commit_is_accepted(lock: OwnerLock, group: Group) -> None:
+    group.refuses = Refusal.REBALANCE
+    group.assign(tp(0))
+    wait_until(lambda: bool(group.numbers))
     assert lock.state is LockState.UNPROVEN
     assert not lock.take()
-    group.refusal = None
+    group.refuses = None
     await_state(lock, LockState.OWNED)
     assert lock.take()
     assert lock.state is LockState.RUNNING
     lock.ended()
 
 
-def test_a_member_without_the_locks_partition_waits(lock: OwnerLock, group: FakeGroup) -> None:
-    group.stored = 3
-    group.assign(0, 1)
+def test_a_member_without_the_locks_partition_waits(lock: OwnerLock, group: Group) -> None:
+    group.stores(3)
+    group.assign(tp(0), tp(1))
     wait_until(lambda: len(group.owned) == 2)
-    group.assign(3)
+    group.assign(tp(3))
     await_state(lock, LockState.OWNED)
-    assert set(group.committed) == {3}
+    assert set(group.numbers) == {3}
 
 
-def test_the_lock_moves_to_a_partition_that_stays(lock: OwnerLock, group: FakeGroup) -> None:
+def test_the_lock_moves_to_a_partition_that_stays(lock: OwnerLock, group: Group) -> None:
     """1. The owner has four partitions. 2. The group takes two of them, the lock's among them, for a newcomer."""
-    group.assign(0, 1, 2, 3)
+    group.assign(tp(0), tp(1), tp(2), tp(3))
     await_state(lock, LockState.OWNED)
     assert lock.take()
-    group.revoke(0, 1)
-    wait_until(lambda: group.owned == set(parts(2, 3)))
+    group.revoke(tp(0), tp(1))
+    wait_until(lambda: group.owned == {tp(2), tp(3)})
     assert lock.state is LockState.RUNNING
-    assert group.stored == 2
+    assert group.committed[tp(0)].offset == 2
     lock.ended()
 
 
-def test_a_revoke_of_the_last_partition_waits_for_the_end_of_the_queries(lock: OwnerLock, group: FakeGroup) -> None:
-    group.assign(0)
+def test_a_revoke_of_the_last_partition_waits_for_the_end_of_the_queries(lock: OwnerLock, group: Group) -> None:
+    group.assign(tp(0))
     await_state(lock, LockState.OWNED)
     assert lock.take()
-    group.revoke(0)
+    group.revoke(tp(0))
     await_state(lock, LockState.REVOKING)
     assert lock.gives_way
     assert not lock.stops_at_once
-    assert group.owned == set(parts(0)), "still held"
+    assert group.owned == {tp(0)}, "still held"
     lock.ended()
     wait_until(lambda: not group.owned)
     assert lock.state is LockState.WAITING
@@ -161,65 +106,64 @@ def test_a_revoke_of_the_last_partition_waits_for_the_end_of_the_queries(lock: O
 
 @pytest.mark.parametrize(("stored", "after"), [(2, LockState.OWNED), (None, LockState.WAITING)])
 def test_an_uncertain_move_gives_way_and_asks_the_group(
-    lock: OwnerLock, group: FakeGroup, stored: int | None, after: LockState
+    lock: OwnerLock, group: Group, stored: int | None, after: LockState
 ) -> None:
     """1. The number is committed, and the answer is lost. 2. The queries end. 3. The group says which one counts."""
-    group.assign(0, 1, 2, 3)
+    group.assign(tp(0), tp(1), tp(2), tp(3))
     await_state(lock, LockState.OWNED)
     assert lock.take()
-    group.refusal = Refusal.UNCERTAIN
-    group.revoke(0, 1)
+    group.refuses = Refusal.UNCERTAIN
+    group.revoke(tp(0), tp(1))
     wait_until(lambda: lock.gives_way)
-    group.stored, group.refusal = stored, None
+    group.stores(stored)
+    group.refuses = None
     lock.ended()
-    wait_until(lambda: group.owned == set(parts(2, 3)))
+    wait_until(lambda: group.owned == {tp(2), tp(3)})
     await_state(lock, after)
 
 
-def test_a_lost_lock_stops_the_queries_at_once(lock: OwnerLock, group: FakeGroup) -> None:
-    group.assign(0)
+def test_a_lost_lock_stops_the_queries_at_once(lock: OwnerLock, group: Group) -> None:
+    group.assign(tp(0))
     await_state(lock, LockState.OWNED)
     assert lock.take()
-    group.lose(0)
+    group.lose(tp(0))
     wait_until(lambda: lock.stops_at_once)
     assert not group.owned
     lock.ended()
     assert lock.state is LockState.WAITING
 
 
-def test_queries_that_end_by_themselves_leave_the_decision_to_the_coordinator(
-    lock: OwnerLock, group: FakeGroup
-) -> None:
+def test_queries_that_end_by_themselves_leave_the_decision_to_the_coordinator(lock: OwnerLock, group: Group) -> None:
     """1. The session has expired, and the client has not noticed. 2. The query fails. 3. A commit is refused."""
-    group.assign(0)
+    group.assign(tp(0))
     await_state(lock, LockState.OWNED)
     assert lock.take()
-    group.refusal = Refusal.LOST
+    group.refuses = Refusal.LOST
     lock.ended()
     assert lock.settled(20) is LockState.WAITING
 
 
-def test_an_answer_that_comes_late_proves_nothing(lock: OwnerLock, group: FakeGroup) -> None:
+def test_an_answer_that_comes_late_proves_nothing(lock: OwnerLock, group: Group) -> None:
     """1. A commit is accepted. 2. The process is stopped for longer than half a session before it has the answer."""
     lock._length.shortest_s = 0.4
     group.answers.clear()
-    group.assign(0)
+    group.assign(tp(0))
     await_state(lock, LockState.UNPROVEN)
     released = threading.Timer(0.6, group.answers.set)
     released.start()
-    wait_until(lambda: len(group.committed) == 1)
+    wait_until(lambda: len(group.numbers) == 1)
     assert lock.state is LockState.UNPROVEN
     await_state(lock, LockState.OWNED)
-    assert len(group.committed) >= 2, "the second answer was in time"
+    assert len(group.numbers) >= 2, "the second answer was in time"
 
 
-def test_an_owner_that_gets_no_answer_for_a_session_stops_its_queries(lock: OwnerLock, group: FakeGroup) -> None:
+def test_an_owner_that_gets_no_answer_for_a_session_stops_its_queries(lock: OwnerLock, group: Group) -> None:
     """1. Queries run, and the coordinator accepts a proof now and then. 2. It does not answer any more."""
     lock._length.shortest_s = 0.9
-    group.assign(0)
+    group.assign(tp(0))
     await_state(lock, LockState.OWNED)
     assert lock.take()
-    wait_until(lambda: len(group.committed) >= 4)
+    wait_until(lambda: len(group.numbers) >= 4)
     assert not lock.gives_way
     group.answers.clear()
     wait_until(lambda: lock.stops_at_once)
@@ -231,28 +175,29 @@ def test_an_owner_that_gets_no_answer_for_a_session_stops_its_queries(lock: Owne
     assert not lock.gives_way
 
 
-def test_an_error_of_the_member_ends_the_wait(lock: OwnerLock, group: FakeGroup) -> None:
+def test_an_error_of_the_member_ends_the_wait(lock: OwnerLock, group: Group) -> None:
     error = MembershipError(errors.MEMBER_FAILED, group="pay.lock", reason="it is full")
-    group.posted.put(lambda listener: listener.on_error(error))
+    group.fail(error)
     with pytest.raises(MembershipError, match="it is full"):
         wait_until(lambda: lock.state is LockState.OWNED)
-    wait_until(lambda: group.closed == 1)
+    wait_until(lambda: len(group.named("close")) == 1)
 
 
-def test_a_lost_answer_of_a_waiting_member_may_have_had_the_lock(lock: OwnerLock, group: FakeGroup) -> None:
-    group.posted.put(lambda listener: listener.on_answer_lost())
-    wait_until(lambda: group.opened == 2)
-    group.assign(0)
+def test_a_lost_answer_of_a_waiting_member_may_have_had_the_lock(lock: OwnerLock, group: Group) -> None:
+    group.tell_lost_answer()
+    wait_until(lambda: len(group.named("open")) == 2)
+    group.assign(tp(0))
     await_state(lock, LockState.OWNED)
-    group.posted.put(lambda listener: listener.on_answer_lost())
-    wait_until(lambda: len(group.committed) >= 2)
-    assert group.opened == 2, "an owner proves its lock instead"
+    group.tell_lost_answer()
+    wait_until(lambda: len(group.numbers) >= 2)
+    assert len(group.named("open")) == 2, "an owner proves its lock instead"
 
 
-def test_the_member_leaves_in_the_end(group: FakeGroup) -> None:
+def test_the_member_leaves_in_the_end(group: Group) -> None:
     with OwnerLock(lock_options("pay", "orders", OPTIONS), group):  # type: ignore[arg-type]
-        assert group.closed == 0
-    assert group.closed == 1
+        assert len(group.named("close")) == 0
+    assert len(group.named("close")) == 1
+    assert group.named("subscribe") == [("orders",)]
 
 
 def test_the_options_of_the_source_become_those_of_the_lock() -> None:

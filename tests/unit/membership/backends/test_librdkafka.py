@@ -11,14 +11,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.backends.assigned import AssignedPartitions
 from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.events import Partitions
-from spark_groupsource.membership.port import CommitResult, Refusal
+from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, Pin
 from spark_groupsource.model.offsets import TopicPartition
 from tests.unit.fakes import ManualClock, make_options, tp
+from tests.unit.membership.backends.listener import Listener
 
 
 class Client:
@@ -102,54 +102,11 @@ class Answer:
         self.error = None if code is None else KafkaError(code)
 
 
-class Listener:
-    """Records what it is told."""
-
-    def __init__(self) -> None:
-        self.results: list[CommitResult] = []
-        self.errors: list[GroupKafkaError] = []
-        self.calls: list[tuple[str, Partitions]] = []
-        self.renewed = 0
-        self.lost_answers = 0
-        self.on_revoke: Callable[[Partitions], object] = lambda _: None
-
-    def on_assigned(self, partitions: Partitions) -> None:
-        self.calls.append(("assigned", partitions))
-
-    def on_revoked(self, partitions: Partitions) -> None:
-        self.calls.append(("revoked", partitions))
-        self.on_revoke(partitions)
-
-    def on_lost(self, partitions: Partitions) -> None:
-        self.calls.append(("lost", partitions))
-
-    def on_note(self, standby: Partitions, refusal: str) -> None:
-        raise AssertionError("a matter of kafka-python")
-
-    def on_commit_result(self, result: CommitResult) -> None:
-        self.results.append(result)
-
-    def on_coordinator(self, known: bool) -> None:
-        pass
-
-    def on_error(self, error: GroupKafkaError) -> None:
-        self.errors.append(error)
-
-    def on_renewed(self) -> None:
-        self.renewed += 1
-
-    def on_answer_lost(self) -> None:
-        self.lost_answers += 1
-
-    def on_instance_id_unreleased(self) -> None:
-        pass
-
-
 class Bed:
     """An open group on a scripted client."""
 
     def __init__(self, kind: type[LibrdkafkaGroup] = LibrdkafkaGroup, **options: str) -> None:
-        self.client, self.listener = Client(), Listener()
+        self.client, self.listener = Client(), Listener("note")
         self.clock = ManualClock()
         self.group = kind(make_options(**options), self._client, self.clock)
         self.group.open(self.listener)
@@ -207,16 +164,16 @@ def test_requests_to_the_coordinator_that_are_given_up_are_reported() -> None:
     bed = Bed()
     bed.tell_timeouts(coordinator=0, others=3)
     bed.tell_coordinator("up")
-    assert bed.listener.lost_answers == 0
+    assert bed.listener.count("answer_lost") == 0
     bed.tell_timeouts(coordinator=1, others=3)
     bed.tell_timeouts(coordinator=1, others=4)
-    assert bed.listener.lost_answers == 1
+    assert bed.listener.count("answer_lost") == 1
     bed.tell_timeouts(coordinator=3, others=4)
-    assert bed.listener.lost_answers == 2
+    assert bed.listener.count("answer_lost") == 2
     bed.group.close()
     bed.group.open(bed.listener)
     bed.tell_timeouts(coordinator=1, others=0)
-    assert bed.listener.lost_answers == 3, "a new client counts from zero"
+    assert bed.listener.count("answer_lost") == 3, "a new client counts from zero"
 
 
 # --- leaving
@@ -416,11 +373,11 @@ def test_p5_a_static_member_whose_membership_has_ended_has_nothing(member_id: st
     """
     bed = static()
     bed.group.poll()
-    assert bed.listener.renewed == 0
+    assert bed.listener.count("renewed") == 0
     bed.client.member_id = member_id
     bed.group.poll()
     bed.group.poll()
-    assert bed.listener.renewed == 1
+    assert bed.listener.count("renewed") == 1
     assert bed.group.commit_now([item(0)]).refused_as(Refusal.LOST)
     bed.client.callbacks["on_revoke"](None, [ClientPartition("orders", 0)])
     assert bed.listener.calls == []
@@ -488,7 +445,7 @@ def test_a_member_whose_group_was_deleted_joins_anew() -> None:
     bed.client.settings["error_cb"](fatal("Broker: The group id does not exist"))
     bed.client.callbacks["on_lost"](None, [ClientPartition("orders", 0)])
     bed.group.poll()
-    assert (bed.listener.errors, bed.listener.calls, bed.listener.renewed) == ([], [], 1)
+    assert (bed.listener.errors, bed.listener.calls, bed.listener.count("renewed")) == ([], [], 1)
     assert bed.group.commit_now([item(0)]).refused_as(Refusal.LOST)
     # With a new client, whose group has become one of another protocol meanwhile.
     bed.group.close()

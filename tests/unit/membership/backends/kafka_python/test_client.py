@@ -31,10 +31,10 @@ from spark_groupsource.membership.backends.kafka_python import client as kafkapy
 from spark_groupsource.membership.backends.kafka_python import peers as kafkapeers
 from spark_groupsource.membership.backends.kafka_python.client import KafkaPythonGroup, Part
 from spark_groupsource.membership.backends.kafka_python.poller import Callbacks, Happened, Kind
-from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from tests.unit.fakes import WAIT_S, ManualClock, make_options, tp
+from tests.unit.membership.backends.listener import Listener
 
 CANARY = "canary-7f3a"
 OPTIONS = make_options(assignors="weighted")
@@ -126,52 +126,11 @@ class FakeConsumer:
         self.when_closed()
 
 
-class Listener:
-    """Records what it is told; raises when it is told to."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, object]] = []
-        self.errors: list[GroupKafkaError] = []
-        self.raises: BaseException | None = None
-        self.in_revoke: Callable[[], object] = lambda: None
-
-    def on_assigned(self, partitions: Partitions) -> None:
-        self.calls.append(("assigned", partitions))
-
-    def on_revoked(self, partitions: Partitions) -> None:
-        self.calls.append(("revoked", partitions))
-        self.in_revoke()
-        error, self.raises = self.raises, None
-        if error is not None:
-            raise error
-
-    def on_lost(self, partitions: Partitions) -> None:
-        self.calls.append(("lost", partitions))
-
-    def on_note(self, standby: Partitions, refusal: str) -> None:
-        self.calls.append(("note", (standby, refusal)))
-
-    def on_commit_result(self, result: CommitResult) -> None:
-        self.calls.append(("commit", result))
-
-    def on_coordinator(self, known: bool) -> None:
-        self.known = known
-
-    def on_error(self, error: GroupKafkaError) -> None:
-        self.errors.append(error)
-
-    def on_renewed(self) -> None:
-        raise AssertionError("a matter of librdkafka")
-
-    def on_instance_id_unreleased(self) -> None:
-        raise AssertionError("a matter of KIP-848")
-
-
 class Bed:
     """An open group on a scripted client; nothing polls until it subscribes."""
 
     def __init__(self, *offered: Assignor | str, protocol: RebalanceProtocol = RebalanceProtocol.COOPERATIVE) -> None:
-        self.listener = Listener()
+        self.listener = Listener("renewed", "answer_lost", "instance_id_unreleased")
         self.clock = ManualClock()
         self.group = KafkaPythonGroup(OPTIONS, offered or (WeightedAssignor(),), protocol, MemberSettings(), self.clock)
         self.group.open(self.listener)
@@ -282,7 +241,7 @@ def test_a_callback_is_answered_after_the_listener_has_dealt_with_it() -> None:
     bed = Bed()
     answer = bed.happens(Kind.REVOKED, tp(0))
     seen: list[bool] = []
-    bed.listener.in_revoke = lambda: seen.append(answer.is_done)
+    bed.listener.on_revoke = lambda _: seen.append(answer.is_done)
     bed.group.poll()
     assert (seen, answer.is_done) == ([False], True)
 
@@ -303,7 +262,7 @@ def test_a_commit_inside_of_a_revoke_is_answered_there() -> None:
     bed = Bed()
     bed.happens(Kind.REVOKED, tp(0))
     found: list[CommitResult] = []
-    bed.listener.in_revoke = lambda: found.append(bed.group.commit_now([item(0)]))
+    bed.listener.on_revoke = lambda _: found.append(bed.group.commit_now([item(0)]))
     bed.group.poll()
     assert found == [CommitResult(acknowledged=(item(0),))]
 
@@ -558,7 +517,7 @@ def test_the_client_gives_its_partitions_up_before_it_leaves() -> None:
     assert bed.client.topics == ["orders", "refunds"]
     bed.client.when_closed = goodbye = Goodbye(bed, [("orders", 0)], [("orders", 1)])
     found: list[CommitResult] = []
-    bed.listener.in_revoke = lambda: found.append(bed.group.commit_now([item(0)]))
+    bed.listener.on_revoke = lambda _: found.append(bed.group.commit_now([item(0)]))
     bed.group.close()
     assert goodbye.answered == [True, True]
     assert bed.listener.calls == [("revoked", (tp(0),)), ("revoked", (tp(1),))]

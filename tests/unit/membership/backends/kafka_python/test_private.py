@@ -31,6 +31,7 @@ from spark_groupsource.membership.backends.kafka_python import private
 from spark_groupsource.membership.backends.kafka_python.poller import Callbacks, Happened, Kind
 from spark_groupsource.membership.backends.kafka_python.private import Internals, WatchedClient
 from tests.unit.fakes import tp
+from tests.unit.membership.backends.kafka_python.test_poller import first_step
 
 PYPROJECT = Path(__file__).resolve().parents[5] / "pyproject.toml"
 NAMES = [(kind, name) for kind, names in private._OF_CLASSES.items() for name in names]
@@ -127,14 +128,6 @@ def test_an_answer_is_read_before_the_end_of_its_connection() -> None:
 
 
 # --- a loss while it joins, and a fence
-
-
-def first_step(coroutine: Coroutine[Any, Any, object]) -> Future | None:
-    """Run a coroutine until it waits; return what for, None when it ends at once."""
-    try:
-        return coroutine.send(None)
-    except StopIteration:
-        return None
 
 
 class JoiningCoordinator(ConsumerCoordinator):
