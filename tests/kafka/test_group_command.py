@@ -306,33 +306,6 @@ def test_the_metadata_of_a_strategy_of_ours(client: Independent, topic: str, gro
     assert "weight=3, rack rack-1" in text
 
 
-def test_without_kafka_python(
-    client: Independent, topic: str, group: str, tool: Tool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All is there but the metadata, and a line says what is missing where members may have reported weights."""
-    client.create_topic(topic, 1)
-    with kafka_python_members(client, group, topic, 1):
-        stable(tool, 1, topic, 1)
-        monkeypatch.setitem(sys.modules, "kafka.admin", None)
-        shown = stable(tool, 1, topic, 1)
-        text = tool.run()[1]
-    assert (shown["strategy"], shown["members"][0]["metadata"]) == (Weighted.name, None)
-    assert shown["notes"] == [EXTRA_MISSING]
-    assert text.splitlines()[-1] == f"note: {EXTRA_MISSING}"
-
-
-def test_without_kafka_python_a_usual_strategy_has_no_note(
-    client: Independent, topic: str, group: str, tool: Tool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client.create_topic(topic, 1)
-    monkeypatch.setitem(sys.modules, "kafka.admin", None)
-    with librdkafka_members(client, group, topic, 1, {}):
-        shown = stable(tool, 1, topic, 1)
-        text = tool.run()[1]
-    assert (shown["strategy"], shown["members"][0]["metadata"], shown["notes"]) == ("range", None, [])
-    assert "note:" not in text
-
-
 def test_members_that_are_no_consumers(
     client: Independent, topic: str, group: str, tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def test_a_frame_used_twice_is_one_member(classic: Streams, tables: Tables, fill
     assert tables.read(twice).count() == 12
 
 
-def test_what_is_refused(classic: Streams, fill: Filler, spark: SparkSession) -> None:
+def test_continuous_processing_is_refused(classic: Streams, fill: Filler) -> None:
     topic = fill.topic("a", 2)
     place = classic.fresh()
     frame = classic.frame(place, subscribe=topic)
@@ -111,12 +111,6 @@ def test_what_is_refused(classic: Streams, fill: Filler, spark: SparkSession) ->
     )
     with pytest.raises(PySparkException, match=r"does not support continuous processing"):
         continuous.start().awaitTermination(30)
-    reader = spark.readStream.schema("a int").format("groupkafka").option("subscribe", topic)
-    reader = reader.option("kafka.bootstrap.servers", fill.client.bootstrap_servers).option("kafka.group.id", "g")
-    with pytest.raises(PySparkException, match=r"SCHEMA_FIXED.*struct<a:int>"):
-        reader.load().writeStream.format("noop").option(
-            "checkpointLocation", str(classic.fresh())
-        ).start().awaitTermination(30)
 
 
 # --- patterns
