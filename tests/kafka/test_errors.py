@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -23,6 +16,7 @@ from spark_groupsource import run_when_owner
 from spark_groupsource.errors import AccessError
 from tests.realkafka.cluster import free_ports
 from tests.realkafka.realkafka import RealKafka
+from tests.realkafka.security import allow
 
 from .harness import Independent, wait_for
 
@@ -137,9 +131,7 @@ def guarded_kafka() -> Iterator[RealKafka]:
 
 def deny(broker: RealKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
     """Deny an operation on a resource to everybody."""
-    rule = AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, AclPermissionType.DENY)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_acls([rule])[rule].result(30)
+    allow(broker.bootstrap_servers, "ANONYMOUS", [(kind, name, operation)], AclPermissionType.DENY)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -36,18 +36,12 @@ def test_available_now_reads_what_is_there_and_commits_its_last_batch(
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.rule("R13")
 def test_transactions_and_a_marker_at_the_end_of_the_range(
-    isolation: str, client: Independent, read_all: ReadAll, topic: str, group: str, kafka: Any
+    isolation: str, client: Independent, read_all: ReadAll, topic: str, group: str
 ) -> None:
     """The log ends with a commit marker; aborted records are left out only under read_committed; lag is 0."""
     client.create_topic(topic, 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(30)
-    for value, commits in (("a", True), ("b", False), ("c", True)):
-        producer.begin_transaction()
-        for number in range(10):
-            producer.produce(topic, f"{value}{number}".encode())
-        producer.flush(30)
-        producer.commit_transaction(30) if commits else producer.abort_transaction(30)
+    transactions = {"a": True, "b": False, "c": True}
+    client.transact(topic, *(([f"{value}{n}" for n in range(10)], done) for value, done in transactions.items()))
 
     rows = read_all(**{"kafka.isolation.level": isolation}).collect()
     values = sorted(bytes(r.value).decode()[0] for r in rows)
@@ -57,20 +51,13 @@ def test_transactions_and_a_marker_at_the_end_of_the_range(
     assert client.committed(group) == client.ends(topic) == {(topic, 0): 33}
 
 
-def test_a_range_of_markers_only_ends(
-    client: Independent, read_all: ReadAll, topic: str, group: str, kafka: Any
-) -> None:
+def test_a_range_of_markers_only_ends(client: Independent, read_all: ReadAll, topic: str, group: str) -> None:
     """A second run finds nothing but the markers of an aborted transaction."""
     client.create_topic(topic, 1)
     client.produce(topic, ["a"], 1)
     settings = {"kafka.isolation.level": "read_committed"}
     assert read_all(**settings).count() == 1
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic, b"b")
-    producer.flush(30)
-    producer.abort_transaction(30)
+    client.transact(topic, (["b"], False))
     assert read_all(**settings).count() == 1
     assert client.committed(group) == client.ends(topic) == {(topic, 0): 3}
 

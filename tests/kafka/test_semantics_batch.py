@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -123,14 +122,7 @@ def test_a_frame_is_used_many_times(classic: Streams, fill: Filler) -> None:
 def test_transactions(classic: Streams, fill: Filler) -> None:
     """Offsets without records are no loss, and nobody waits for them."""
     topic = fill.topic("a", 0, 1)
-    producer = Producer({"bootstrap.servers": fill.client.bootstrap_servers, "transactional.id": topic})
-    producer.init_transactions(30)
-    for commits in (True, False):
-        producer.begin_transaction()
-        for number in range(5):
-            producer.produce(topic, b"%d" % number)
-        producer.flush(30)
-        producer.commit_transaction(30) if commits else producer.abort_transaction(30)
+    fill.client.transact(topic, *((map(str, range(5)), commits) for commits in (True, False)))
     committed: dict[str, Any] = {"subscribe": topic, "kafka__isolation__level": "read_committed"}
     assert [offset for _, _, offset in places(classic.table(**committed))] == [0, 1, 2, 3, 4]
     assert classic.table(**committed, startingOffsets=json.dumps({topic: {"0": 6}})).count() == 0
