@@ -14,7 +14,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery
 from .harness import CLIENTS, Independent, wait_for
-from .holding import Events, Gate, OffsetWatch, released
+from .holding import Events, Gate, OffsetWatch, released, tails
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -114,7 +114,7 @@ class Group:
 
     def evidence(self) -> str:
         """Return what everybody tells."""
-        seen = "\n".join(f"--- {name}\n{seen.tail()}" for name, seen in self.events.items())
+        seen = tails(self.events)
         return f"{self.owned()} {self.client.members(self.name)}\n{self.queries}\n{seen}"
 
 
