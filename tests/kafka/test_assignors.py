@@ -238,28 +238,6 @@ def test_m12_no_common_strategy_names_both_lists(team: Group) -> None:
     team.queries["first"].check()
 
 
-@pytest.mark.parametrize(
-    ("extra", "named"),
-    [
-        ({"assignors": "weigthed"}, "weigthed"),
-        ({"assignors": "weighted", "kafka.group.protocol": "consumer"}, "kafka.group.remote.assignor"),
-        ({"assignors": "sticky,cooperative-sticky"}, "eager"),
-        ({"assignors": "weighted", "kafka.ssl.keystore.location": "/nowhere"}, "kafka.ssl.keystore.location"),
-    ],
-)
-def test_what_cannot_be_fails_before_the_query_joins(team: Group, extra: dict[str, str], named: str) -> None:
-    """A spelling, KIP-848, eager with cooperative, a setting that kafka-python does not have."""
-    options = {name: value for name, value in team.options.items() if name in extra or "ms" not in name}
-
-    def run() -> None:
-        """Some are found at once, some by the reader process."""
-        team.application.start_query("wrong", options | extra).query.awaitTermination(90)
-
-    with pytest.raises(Exception, match=named):
-        run()
-    assert team.client.member_count(team.name) == 0
-
-
 @pytest.mark.parametrize("member", CLIENTS)
 def test_p6_m08_a_drain_beyond_the_session_timeout_is_clean(member: str, team: Group) -> None:
     """The first holds a batch for 9 s with a session of 6 s, while the second joins: its heartbeats go on."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 
 import pytest
 
@@ -115,34 +114,6 @@ def test_a_rule_acts_as_often_as_it_says() -> None:
     got = [book.match(On.REQUEST, request(Api.HEARTBEAT), 1) for _ in range(5)]
     assert got == [ever, twice, twice, ever, ever]
     assert (twice.fired, ever.fired) == (2, 3)
-
-
-def test_a_removed_rule_acts_no_more_and_lets_go() -> None:
-    book = RuleBook()
-    woken: list[str] = []
-    one, two = book.add(Rule(Api.HEARTBEAT, action=Action.HOLD)), book.add(Rule(Api.FETCH, action=Action.HOLD))
-    one.hold(lambda: woken.append("one"))
-    two.hold(lambda: woken.append("two"))
-    book.remove(one)
-    book.remove(one)
-    assert woken == ["one"]
-    assert book.match(On.REQUEST, request(Api.HEARTBEAT), 1) is None
-    book.clear()
-    assert woken == ["one", "two"]
-    one.hold(lambda: woken.append("late"))
-    assert woken[-1] == "late", "who comes after the release does not wait"
-
-
-def test_firing_can_be_waited_for() -> None:
-    rule = Rule(Api.OFFSET_COMMIT, times=2)
-    with pytest.raises(TimeoutError, match=r"cut OFFSET_COMMIT request of 'any'.* 1 times, it did 0 times"):
-        rule.wait_fired(0.0)
-    waiter = threading.Thread(target=rule.wait_fired, args=(30.0, 2), daemon=True)
-    waiter.start()
-    assert rule.claim(On.REQUEST, request(Api.OFFSET_COMMIT), 1)
-    assert rule.claim(On.REQUEST, request(Api.OFFSET_COMMIT), 1)
-    waiter.join(30.0)
-    assert not waiter.is_alive()
 
 
 # --- KIP-848 heartbeats
