@@ -58,12 +58,11 @@ def taken(consumer: RangeConsumer, item: OffsetRange = R0) -> list[int]:
         ([[*records(0, 10, 11), eof(0, 13)]], [[10, 11]]),
         ([[eof(0, 13), eof(0, 11)]], [[]]),
         ([records(0, 10, 20)], [[10]]),
-        ([records(0, 20, 21)], [[]]),
         ([[*records(0, 10), eof(0, 13), unknown(0)]], [[10], []]),
     ],
     ids=[
         "by position", "by an end of partition", "beyond the range", "with its records", "before an older one",
-        "a record beyond", "nothing but records beyond", "and is not lost",
+        "a record beyond", "and is not lost",
     ],
 )  # fmt: skip
 def test_how_a_range_ends(batches: list[list[FakeMessage]], expected: list[list[int]]) -> None:
@@ -75,8 +74,13 @@ def test_how_a_range_ends(batches: list[list[FakeMessage]], expected: list[list[
         assert taken(consumer) == offsets
         assert consumer.finished(R0)
     assert len(client.asked) == len(batches)
-    if not any(expected):
-        assert consumer.position(P0) == 13
+
+
+def test_only_records_beyond_the_range_leave_it_empty() -> None:
+    consumer, _ = consumer_of(records(0, 20, 21))
+    assert taken(consumer) == []
+    assert consumer.finished(R0)
+    assert consumer.position(P0) == 13
 
 
 @pytest.mark.parametrize("end", [10, 12])
