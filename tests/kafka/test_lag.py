@@ -33,24 +33,31 @@ Asked = dict[tuple[str, int], dict[str, Any]]
 
 
 class Tool:
-    """The command line, in this process."""
+    """A command in this process."""
+
+    command = "lag"
 
     def __init__(self, servers: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self._given = ["lag", "--bootstrap-servers", servers, "--group", group]
+        self.given = [self.command, "--bootstrap-servers", servers, "--group", group]
         self._capsys = capsys
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Return the exit code, and what went to stdout and stderr."""
         self._capsys.readouterr()
-        code = main([*self._given, *words])
+        code = main([*self.given, *words])
         said = self._capsys.readouterr()
         return code, said.out, said.err
 
-    def ask(self, *words: str) -> Asked:
-        """Return what --json says of each partition."""
+    def shown(self, *words: str) -> dict[str, Any]:
+        """Return what --json says."""
         code, out, err = self.run("--json", *words)
         assert (code, err) == (0, "")
-        return {(found["topic"], found["partition"]): found for found in json.loads(out)["partitions"]}
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    def ask(self, *words: str) -> Asked:
+        """Return what --json says of each partition."""
+        return {(found["topic"], found["partition"]): found for found in self.shown(*words)["partitions"]}
 
 
 @pytest.fixture
