@@ -82,6 +82,12 @@ def options_of(kafka: EmbeddedKafka, **more: str) -> SourceOptions:
     return parse_options(raw | {name.replace("__", "."): value for name, value in more.items()})
 
 
+def pool_of(make: Callable[[SourceOptions], FetchClient]) -> ConsumerPool:
+    return ConsumerPool(
+        lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
+    )
+
+
 def chunks_of(client: FetchClient, ends: dict[TopicPartition, int], max_bytes: int = 64 * MIB) -> list[Chunk]:
     """Read the partitions from their beginning until the client says that these ends are reached."""
     client.assign(dict.fromkeys(ends, 0))
@@ -349,6 +355,14 @@ def test_both_paths_give_the_same_rows(kafka: EmbeddedKafka, seed: int) -> None:
 # --- events and requests
 
 
+def first_items(client: FetchClient) -> list[Any]:
+    items: list[Any] = []
+    deadline = time.monotonic() + WAIT_S
+    while not items and time.monotonic() < deadline:
+        items += client.receive(P0, 10, MIB, 0.2)
+    return items
+
+
 def test_a_position_that_the_log_does_not_have(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
 ) -> None:
@@ -356,10 +370,7 @@ def test_a_position_that_the_log_does_not_have(
     kafka.delete_records("orders", 0, 5)
     client = make(options_of(kafka))
     client.assign({P0: 2})
-    items: list[Any] = []
-    deadline = time.monotonic() + WAIT_S
-    while not items and time.monotonic() < deadline:
-        items += client.receive(P0, 10, MIB, 0.2)
+    items = first_items(client)
     assert items == [PositionLost(P0)]
     assert client.log_bounds(P0, WAIT_S) == (5, 10)
     client.close()
@@ -369,10 +380,7 @@ def test_a_broker_that_cannot_be_reached_is_the_reason(make: Callable[[SourceOpt
     raw = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "orders"}
     client = make(parse_options(raw))
     client.assign({P0: 0})
-    items: list[Any] = []
-    deadline = time.monotonic() + WAIT_S
-    while not items and time.monotonic() < deadline:
-        items += client.receive(P0, 10, MIB, 0.2)
+    items = first_items(client)
     assert isinstance(items[0], Trouble)
     assert "Connection refused" in items[0].reason
     with pytest.raises(RequestFailed):
@@ -482,9 +490,7 @@ def test_a_transaction_marker_is_not_waited_for(
 def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient]) -> None:
     with EmbeddedKafka(topics={"orders": 16}) as kafka:
         kafka.produce("orders", [(b"k", b"%d" % i, p) for i in range(50) for p in range(16)])
-        pool = ConsumerPool(
-            lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
-        )
+        pool = pool_of(make)
         settings = ReadSettings(options_of(kafka))
         for start, end in ((0, 10), (10, 30), (30, 50), (0, 50)):
             task = tuple(OffsetRange(TopicPartition("orders", p), start, end) for p in range(16))
@@ -540,9 +546,7 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
     """
     kafka.produce("orders", [(b"k", b"old", 0)] * 50)
     options = options_of(kafka, failOnDataLoss=fails)
-    pool = ConsumerPool(
-        lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
-    )
+    pool = pool_of(make)
     ids, settings = {"orders": topic_id(options)}, ReadSettings(options)
     assert sum(b.num_rows for b in read_task(settings, (OffsetRange(P1, 0, 0), OffsetRange(P0, 0, 9)), pool)) == 9
     kafka.delete_topic("orders")
@@ -565,40 +569,6 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
         table = pa.Table.from_batches(list(read_task(settings, following, pool, topic_ids=new)))
         assert table["value"].to_pylist() == [b"new"] * 20
     pool.borrow(options, task).close()
-
-
-@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
-@pytest.mark.parametrize("fails", ["true", "false"])
-def test_p2_p8_no_record_of_a_topic_that_was_recreated_is_handed_out(
-    kafka: EmbeddedKafka,
-    make: Callable[[SourceOptions], FetchClient],
-    warm: bool,
-    fails: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """[10, 110) is planned; the new topic has 300 records when the task reads, so nothing is missing by offset."""
-    kafka.produce("orders", [(b"k", b"old", 0)] * 110)
-    options = options_of(kafka, failOnDataLoss=fails)
-    pool = ConsumerPool(
-        lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
-    )
-    ids, settings = {"orders": topic_id(options)}, ReadSettings(options)
-    if warm:
-        assert sum(b.num_rows for b in read_task(settings, (OffsetRange(P0, 0, 10),), pool, topic_ids=ids)) == 10
-    kafka.delete_topic("orders")
-    kafka.create_topic("orders", 4)
-    kafka.produce("orders", [(b"k", b"new", 0)] * 300)
-    task = (OffsetRange(P0, 10, 110),)
-    if fails == "true":
-        with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 110\): .* deleted and recreated"):
-            list(read_task(settings, task, pool, topic_ids=ids))
-        return
-    assert list(read_task(settings, task, pool, topic_ids=ids)) == []
-    assert "orders-0 [10, 110): the topic was deleted and recreated" in caplog.text
-    new, following = {"orders": topic_id(options)}, (OffsetRange(P0, 0, 300),)
-    table = pa.Table.from_batches(list(read_task(settings, following, pool, topic_ids=new)))
-    assert table["value"].to_pylist() == [b"new"] * 300
-    pool.borrow(options, following).close()
 
 
 def test_both_clients_report_topics_ids(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
@@ -627,9 +597,7 @@ def test_a_task_whose_brokers_are_down_says_why(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
 ) -> None:
     kafka.broker_down()
-    pool = ConsumerPool(
-        lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
-    )
+    pool = pool_of(make)
     settings = ReadSettings(options_of(kafka, kafkaConsumer__pollTimeoutMs="1500"))
     with pytest.raises(ReadError, match=r"READ_STALLED.*Connect"):
         list(read_task(settings, (OffsetRange(P0, 0, 5),), pool))

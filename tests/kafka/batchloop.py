@@ -98,11 +98,6 @@ class BatchLoop:
         """Return how often each record is in a completed batch."""
         return Counter(row.record for row in self.rows())
 
-    def offset_text(self) -> str:
-        """Return the newest entry of the offset log, as Spark would store it."""
-        number = self._newest("offsets")
-        return "" if number is None else self._read_log("offsets", number)
-
     def wait_for_records(self, wanted: set[Record], timeout_s: float = 60.0) -> None:
         """Wait until all of these records are in completed batches."""
         wait_for(

@@ -247,6 +247,17 @@ class Independent:
             producer.produce(topic, str(at_ms).encode(), partition=0, timestamp=at_ms)
         assert producer.flush(60) == 0
 
+    def transact(self, topic: str, *transactions: tuple[Iterable[str], bool]) -> None:
+        """Write transactions to partition 0: the values of each, and whether it commits. A marker takes an offset."""
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "transactional.id": f"writer-{topic}"})
+        producer.init_transactions(60)
+        for values, commits in transactions:
+            producer.begin_transaction()
+            for value in values:
+                producer.produce(topic, value.encode(), partition=0)
+            assert producer.flush(30) == 0
+            producer.commit_transaction(60) if commits else producer.abort_transaction(60)
+
     def _producer(self) -> Producer:
         # `flush` does not wait for the rest of the linger time, so the values of a partition arrive at once: no plan of
         # a running query has only the first ones.

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,11 @@ class Events:
         return "\n".join(
             f"{line['at']} {line['event']} {line['state']} {line['details']}" for line in self.lines()[-30:]
         )
+
+
+def tails(seen: Mapping[str, Events]) -> str:
+    """Return the ends of several files, as evidence."""
+    return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in seen.items())
 
 
 class OffsetWatch:

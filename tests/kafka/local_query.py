@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.realkafka.realkafka import RealKafka
 
-from .harness import Independent, wait_for
+from .harness import Independent
 
 CLASSIC, CONSUMER = "classic", "consumer"
 AVAILABLE_NOW = {"availableNow": True}
@@ -47,19 +47,11 @@ class LocalQuery:
         """How many rows came of each topic."""
         return dict(Counter(row.topic for row in self.rows))
 
-    def wait_for_rows(self, count: int) -> None:
-        """Wait until the sink has had so many rows."""
-        wait_for(f"{count} rows", lambda: len(self.rows) >= count or not self.query.isActive, evidence=self._evidence)
-        assert len(self.rows) == count, self._evidence()
-
     def failure(self) -> str:
         """Wait for the query's failure and return what it says."""
         with pytest.raises(StreamingQueryException) as caught:
             self.query.awaitTermination(60)
         return str(caught.value)
-
-    def _evidence(self) -> str:
-        return f"{self.counts()} {self.query.exception()}"
 
 
 class Streams:

@@ -14,7 +14,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery
 from .harness import CLIENTS, Independent, wait_for
-from .holding import Events, Gate, OffsetWatch, released
+from .holding import Events, Gate, OffsetWatch, released, tails
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -114,7 +114,7 @@ class Group:
 
     def evidence(self) -> str:
         """Return what everybody tells."""
-        seen = "\n".join(f"--- {name}\n{seen.tail()}" for name, seen in self.events.items())
+        seen = tails(self.events)
         return f"{self.owned()} {self.client.members(self.name)}\n{self.queries}\n{seen}"
 
 
@@ -236,28 +236,6 @@ def test_m12_no_common_strategy_names_both_lists(team: Group) -> None:
     assert "redundant, single-active" in seen
     assert "offers weighted, rack-aware" in seen
     team.queries["first"].check()
-
-
-@pytest.mark.parametrize(
-    ("extra", "named"),
-    [
-        ({"assignors": "weigthed"}, "weigthed"),
-        ({"assignors": "weighted", "kafka.group.protocol": "consumer"}, "kafka.group.remote.assignor"),
-        ({"assignors": "sticky,cooperative-sticky"}, "eager"),
-        ({"assignors": "weighted", "kafka.ssl.keystore.location": "/nowhere"}, "kafka.ssl.keystore.location"),
-    ],
-)
-def test_what_cannot_be_fails_before_the_query_joins(team: Group, extra: dict[str, str], named: str) -> None:
-    """A spelling, KIP-848, eager with cooperative, a setting that kafka-python does not have."""
-    options = {name: value for name, value in team.options.items() if name in extra or "ms" not in name}
-
-    def run() -> None:
-        """Some are found at once, some by the reader process."""
-        team.application.start_query("wrong", options | extra).query.awaitTermination(90)
-
-    with pytest.raises(Exception, match=named):
-        run()
-    assert team.client.member_count(team.name) == 0
 
 
 @pytest.mark.parametrize("member", CLIENTS)

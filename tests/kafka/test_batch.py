@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.checkout import ROOT
@@ -25,7 +25,6 @@ __all__ = ["fill"]
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 Read = Callable[..., DataFrame]
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture
@@ -46,14 +45,6 @@ def read(spark: SparkSession, kafka: Any, topic: str) -> Read:
 def filled(fill: Filler) -> str:
     """Return a topic of two partitions with ten records each, a second apart."""
     return fill.topic("", 20)
-
-
-@pytest.fixture(params=["true", "false"])
-def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Spark's filter pushdown, on and off."""
-    spark.conf.set(PUSHDOWN, request.param)
-    yield request.param
-    spark.conf.unset(PUSHDOWN)
 
 
 def offsets(frame: DataFrame) -> dict[int, list[int]]:
@@ -105,14 +96,11 @@ def test_from_time_to_time(read: Read, filled: str) -> None:
     assert offsets(read(endingTimestamp=str(TIME_MS + 60_000))) == {0: span(0, 10), 1: span(0, 10)}
 
 
-@pytest.mark.parametrize("strategy", ["error", "latest"])
-def test_a_start_after_all_records(strategy: str, read: Read, filled: str) -> None:
-    frame = read(startingTimestamp=str(TIME_MS + 60_000), startingOffsetsByTimestampStrategy=strategy)
-    if strategy == "latest":
-        assert frame.count() == 0
-    else:
-        with pytest.raises(PySparkException, match=r"startingTimestamp.*has none"):
-            frame.count()
+def test_a_start_after_all_records(read: Read, filled: str) -> None:
+    after = {"startingTimestamp": str(TIME_MS + 60_000)}
+    assert read(**after, startingOffsetsByTimestampStrategy="latest").count() == 0
+    with pytest.raises(PySparkException, match=r"startingTimestamp.*has none"):
+        read(**after).count()
 
 
 def test_a_day_whose_records_are_up_to_an_hour_late(
@@ -192,40 +180,3 @@ def test_removed_records(read: Read, filled: str, client: Independent) -> None:
     with pytest.raises(PySparkException, match=r"DATA_LOST.*-0 \[2, 6\)"):
         read(startingOffsets=gone).count()
     assert offsets(read(startingOffsets=gone, failOnDataLoss="false"))[0] == span(6, 10)
-
-
-def test_filters(read: Read, filled: str, pushdown: str) -> None:
-    """The same rows either way, of one frame."""
-    frame = read()
-    assert offsets(frame.where("partition = 1 and offset between 3 and 5")) == {1: [3, 4, 5]}
-    assert offsets(frame.where(f"topic = '{filled}' and partition in (0)")) == {0: span(0, 10)}
-    assert frame.where("topic = 'nowhere'").count() == 0
-    late = frame.where(f"timestamp >= timestamp_millis({TIME_MS + 8_000})")
-    assert offsets(late) == {0: [8, 9], 1: [8, 9]}
-    early = frame.where(f"timestamp < timestamp_millis({TIME_MS + 1_000})")
-    assert offsets(early) == {0: [0], 1: [0]}
-    assert offsets(frame.where("value = cast('5' as binary)")) == {1: [2]}
-    assert frame.count() == 20
-
-
-def test_min_partitions(read: Read, filled: str) -> None:
-    assert read(minPartitions="4").rdd.getNumPartitions() == 4
-    assert read(maxRecordsPerPartition="3").rdd.getNumPartitions() == 8
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"startingOffsets": "latest"}, "in a batch read no latest"),
-        ({"endingOffsets": "earliest"}, "in a batch read no earliest"),
-        ({"endingOffset": "latest"}, "Did you mean 'endingOffsets'"),
-    ],
-)
-def test_what_makes_no_sense(options: dict[str, str], text: str, read: Read, filled: str) -> None:
-    with pytest.raises((AnalysisException, PySparkException), match=text):
-        read(**options).count()
-
-
-def test_an_offset_behind_the_end(read: Read, filled: str) -> None:
-    with pytest.raises(PySparkException, match=r"value '11'.*-0 an offset up to 10"):
-        read(startingOffsets=each(filled, 11, 0)).count()

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from pyspark.sql import DataFrame
 
 from .application import Application, AppQuery, Batch, Sink
 from .harness import Independent, Query, Record, wait_for
-from .holding import Events, Gate, released
+from .holding import Events, Gate, released, tails
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -83,8 +84,7 @@ def test_p6_a_long_trigger_hands_over_at_the_end_of_its_batch(
     gate.armed = True
     arrived_s: list[float] = []
 
-    def evidence() -> str:
-        return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in seen.items())
+    evidence = partial(tails, seen)
 
     with released(gate):
         first = application.start_query("first", chosen | seen["first"].options, trigger=LONG_TRIGGER, batch=gate)
@@ -342,8 +342,7 @@ def test_several_queries_of_one_application_share_a_group(
     names = ("first", "second", "third")
     seen = {name: Events(tmp_path, name) for name in names}
 
-    def evidence() -> str:
-        return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in seen.items())
+    evidence = partial(tails, seen)
 
     queries = [application.start_query(name, options | seen[name].options) for name in names]
     wait_for("two partitions each", lambda: [len(m) for m in client.members(group)] == [2, 2, 2], 60, evidence)

@@ -10,27 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ClientPartition
 
-from .application import AppQuery
 from .harness import Query, Record, planned_records, wait_for
-from .test_reset import Scene, scene
+from .test_reset import Scene, die_in_second_batch, scene, wait_died
 
 __all__ = ["scene"]
 
 pytestmark = pytest.mark.kafka
-
-
-def die_in_second_batch(number: int, records: tuple[Record, ...]) -> None:
-    """Fail the query after the sink has a batch with records, and before Spark records it (not in the first one)."""
-    if records and min(offset for _, _, offset in records) >= 10:
-        raise RuntimeError("on purpose")
-
-
-def wait_died(scene: Scene, query: AppQuery) -> None:
-    wait_for(f"{query.name} to die", lambda: not query.query.isActive, 60, scene.evidence)
-    scene.stop()
 
 
 def first_ten(scene: Scene, name: str = "query") -> None:
@@ -179,12 +165,7 @@ def test_a_group_that_another_program_moved_is_noticed(choice: str, to: int, sce
 
 def move_by_hand(scene: Scene, offset: int) -> None:
     """Commit offsets as any other program does, without metadata."""
-    settings = {"bootstrap.servers": scene.options["kafka.bootstrap.servers"], "group.id": scene.group}
-    consumer = Consumer(settings)
-    offsets = [ClientPartition(scene.topic, number, offset) for number in range(scene.partitions)]
-    answers = consumer.commit(offsets=offsets, asynchronous=False)
-    consumer.close()
-    assert all(answer.error is None for answer in answers)
+    scene.client.commit(scene.group, {(scene.topic, number): offset for number in range(scene.partitions)})
     scene.wait_committed(offset)
 
 

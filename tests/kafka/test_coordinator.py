@@ -105,6 +105,13 @@ class Group:
         self.wait_shared([PARTITIONS])
         return query
 
+    def hold_batch(self, gate: Gate) -> None:
+        """Produce what the first query's next batch has, and wait until the gate holds it."""
+        wait_for("lag 0", lambda: self.client.lag(self.name, self.topic) == 0, WAIT_S, self.evidence)
+        gate.armed = True
+        self.client.produce(self.topic, (str(n) for n in range(40)), PARTITIONS)
+        gate.wait_reached(self.evidence)
+
     def wait_shared(self, sizes: list[int]) -> None:
         """F1: wait until the members own so many partitions each, and all of them once."""
 
@@ -268,11 +275,8 @@ def test_an_answer_with_a_first_assignment_comes_too_late_for_the_client(
     group = make_group("kip848")
     gate = Gate()
     group.start_first(gate)
-    wait_for("lag 0", lambda: group.client.lag(group.name, group.topic) == 0, WAIT_S, group.evidence)
-    gate.armed = True
     with released(gate), OffsetWatch(group.client, group.name) as watch:
-        group.client.produce(group.topic, (str(n) for n in range(40)), PARTITIONS)
-        gate.wait_reached(group.evidence)
+        group.hold_batch(gate)
         second = group.start("second")
         group.events["first"].wait_for("revoking")
         late = proxy.add(late_answers("second-member", times=6))
@@ -331,11 +335,8 @@ def test_the_commit_of_a_handover_fails(
     group = make_group(protocol)
     gate = Gate()
     first = group.start_first(gate)
-    wait_for("lag 0", lambda: group.client.lag(group.name, group.topic) == 0, WAIT_S, group.evidence)
-    gate.armed = True
     with released(gate), OffsetWatch(group.client, group.name) as watch:
-        group.client.produce(group.topic, (str(n) for n in range(40)), PARTITIONS)
-        gate.wait_reached(group.evidence)
+        group.hold_batch(gate)
         held = set(first.records()) - set(first.completed_records())
         second = group.start("second")
         group.events["first"].wait_for("revoking")

@@ -17,7 +17,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery, BatchHook
 from .harness import Independent, wait_for
-from .holding import Events, Gate, Held, OffsetWatch, released
+from .holding import Events, Gate, Held, OffsetWatch, released, tails
 from .test_takeover import PROTOCOLS, with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -81,7 +81,7 @@ class Scene:
 
     def evidence(self) -> str:
         """Return what the members told."""
-        return "\n".join(f"--- {name}\n{seen.tail()}" for name, seen in self.events.items())
+        return tails(self.events)
 
     def wait_shared(self) -> None:
         """Wait until both members own two partitions, in the coordinator's and in their own view."""

@@ -13,10 +13,11 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from spark_groupsource.cli.main import main
 from tests.realkafka.realkafka import RealKafka
+from tests.realkafka.security import allow
 
 from .exporter_process import ExporterProcess, Scraped
 from .harness import Independent, wait_for
-from .test_lag import SLACK_S, allow, produce_at
+from .test_lag import SLACK_S, produce_at
 
 pytestmark = pytest.mark.kafka
 
@@ -26,8 +27,8 @@ HOUR_S = 3_600.0
 def test_a_group_without_members_has_the_lag_that_the_command_lag_prints(
     client: Independent, topic: str, group: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """0 is behind, 1 is done, 2 has lost records, 3 has no offset, 4 is empty."""
-    client.create_topic(topic, 5, **{"retention.ms": "3600000"})
+    """0 is behind, 1 is done, 2 has lost records, 3 has no offset, 4 is empty, 5 is empty and has no offset."""
+    client.create_topic(topic, 6, **{"retention.ms": "3600000"})
     for partition in range(4):
         produce_at(client, topic, partition, [1_000.0, 900.0, 800.0, 700.0, 600.0])
     client.delete_records(topic, 2, 3)
@@ -36,6 +37,11 @@ def test_a_group_without_members_has_the_lag_that_the_command_lag_prints(
         wait_for("the group", lambda: exporter.up() == {group: 1}, 60, exporter.said)
         assert main(["lag", "--bootstrap-servers", client.bootstrap_servers, "--group", group, "--json"]) == 0
         lags = {(one["topic"], one["partition"]): one for one in json.loads(capsys.readouterr().out)["partitions"]}
+        shown = {name[1]: (one["committed"], one["end"], one["lag"], one["lost"]) for name, one in lags.items()}
+        assert shown == {
+            0: (1, 5, 4, 0), 1: (5, 5, 0, 0), 2: (1, 5, 2, 2), 3: (None, 5, 5, 0), 4: (0, 0, 0, 0), 5: (None, 0, 0, 0),
+        }  # fmt: skip
+        assert {name[1] for name, one in lags.items() if one["behind_s"] is None and one["safe_s"] is None} == {1, 4, 5}
         assert exporter.of_group("lag", group) == {name: one["lag"] for name, one in lags.items()}
         assert exporter.of_group("offset", group) == {
             name: one["committed"] for name, one in lags.items() if one["committed"] is not None
@@ -48,11 +54,11 @@ def test_a_group_without_members_has_the_lag_that_the_command_lag_prints(
         for partition, age_s in {0: 900.0, 2: 700.0, 3: 1_000.0}.items():
             assert age_s <= behind[topic, partition] < age_s + SLACK_S
             assert safe[topic, partition] == pytest.approx(HOUR_S - behind[topic, partition], abs=0.002)
-        assert {name: at for name, at in behind.items() if not at} == {(topic, 1): 0, (topic, 4): 0}
+        assert {name: at for name, at in behind.items() if not at} == {(topic, 1): 0, (topic, 4): 0, (topic, 5): 0}
         latest = {dict(labels)["partition"]: at for labels, at in found["kafka_partition_latest_offset"].items()}
         earliest = {dict(labels)["partition"]: at for labels, at in found["kafka_partition_earliest_offset"].items()}
-        assert latest == {"0": 5, "1": 5, "2": 5, "3": 5, "4": 0}
-        assert earliest == {"0": 0, "1": 0, "2": 3, "3": 0, "4": 0}
+        assert latest == {"0": 5, "1": 5, "2": 5, "3": 5, "4": 0, "5": 0}
+        assert earliest == {"0": 0, "1": 0, "2": 3, "3": 0, "4": 0, "5": 0}
         assert exporter.of_group("sum_lag", group) == {("", -1): 11}
         assert exporter.of_group("members", group) == {("", -1): 0}
         states = found["kafka_consumergroup_group_state"]
@@ -129,7 +135,7 @@ def test_brokers_that_are_away_and_a_group_that_is_denied(topic: str, group: str
             wait_for("both to be down again", shows({group: 0, denied: 0}, {}), 45, exporter.said)
             kafka.resume_broker(1)
             wait_for("both to be up again", shows({group: 1, denied: 1}, {(topic, 0): 1}), 60, exporter.said)
-            allow(client, ResourceType.GROUP, denied, AclOperation.ALTER_CONFIGS)
+            allow(kafka.bootstrap_servers, "ANONYMOUS", [(ResourceType.GROUP, denied, AclOperation.ALTER_CONFIGS)])
             wait_for("one to be denied", shows({group: 1, denied: 0}, {(topic, 0): 1}), 60, exporter.said)
             refused = f"group {denied} is not measured: [GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED]"
             wait_for("the reason", lambda: refused in exporter.said(), 30, exporter.said)

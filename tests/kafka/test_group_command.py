@@ -21,10 +21,10 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 
 from spark_groupsource.assignors.notes import LeaderNote, MemberNote
 from spark_groupsource.cli.group.describe import EXTRA_MISSING
-from spark_groupsource.cli.main import main
 from spark_groupsource.model import offsets
 from tests.realkafka.jars import KAFKA_VERSION, version_of
 
+from . import test_lag as lag
 from .harness import Independent, wait_for
 
 pytestmark = pytest.mark.kafka
@@ -38,26 +38,10 @@ sys.exit(main())
 """
 
 
-class Tool:
-    """The command line, in this process."""
+class Tool(lag.Tool):
+    """The command `group` in this process."""
 
-    def __init__(self, servers: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self.given = ["group", "--bootstrap-servers", servers, "--group", group]
-        self._capsys = capsys
-
-    def run(self, *words: str) -> tuple[int, str, str]:
-        """Return the exit code, and what went to stdout and stderr."""
-        self._capsys.readouterr()
-        code = main([*self.given, *words])
-        said = self._capsys.readouterr()
-        return code, said.out, said.err
-
-    def ask(self, *words: str) -> dict[str, Any]:
-        """Return what --json says."""
-        code, out, err = self.run("--json", *words)
-        assert (code, err) == (0, "")
-        found: dict[str, Any] = json.loads(out)
-        return found
+    command = "group"
 
 
 @pytest.fixture
@@ -236,7 +220,7 @@ def test_a_group_without_members(client: Independent, topic: str, group: str, to
     client.create_topic(topic, 2)
     client.produce(topic, map(str, range(10)), 2)
     client.commit(group, {(topic, 0): 2})
-    shown = tool.ask()
+    shown = tool.shown()
     assert (shown["state"], shown["members"]) == ("Empty", [])
     (one,) = shown["partitions"]
     assert (one["partition"], one["committed"], one["end"], one["lag"], one["members"]) == (0, 2, 5, 3, [])
@@ -255,7 +239,7 @@ def test_a_group_that_members_have_left(
         consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
 
     def is_empty() -> dict[str, Any] | None:
-        shown = left.ask()
+        shown = left.shown()
         return shown if shown["state"] == "Empty" else None
 
     shown = wait_for("the end of the members", is_empty, 60)
@@ -306,33 +290,6 @@ def test_the_metadata_of_a_strategy_of_ours(client: Independent, topic: str, gro
     assert "weight=3, rack rack-1" in text
 
 
-def test_without_kafka_python(
-    client: Independent, topic: str, group: str, tool: Tool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All is there but the metadata, and a line says what is missing where members may have reported weights."""
-    client.create_topic(topic, 1)
-    with kafka_python_members(client, group, topic, 1):
-        stable(tool, 1, topic, 1)
-        monkeypatch.setitem(sys.modules, "kafka.admin", None)
-        shown = stable(tool, 1, topic, 1)
-        text = tool.run()[1]
-    assert (shown["strategy"], shown["members"][0]["metadata"]) == (Weighted.name, None)
-    assert shown["notes"] == [EXTRA_MISSING]
-    assert text.splitlines()[-1] == f"note: {EXTRA_MISSING}"
-
-
-def test_without_kafka_python_a_usual_strategy_has_no_note(
-    client: Independent, topic: str, group: str, tool: Tool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client.create_topic(topic, 1)
-    monkeypatch.setitem(sys.modules, "kafka.admin", None)
-    with librdkafka_members(client, group, topic, 1, {}):
-        shown = stable(tool, 1, topic, 1)
-        text = tool.run()[1]
-    assert (shown["strategy"], shown["members"][0]["metadata"], shown["notes"]) == ("range", None, [])
-    assert "note:" not in text
-
-
 def test_members_that_are_no_consumers(
     client: Independent, topic: str, group: str, tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,7 +306,7 @@ def test_members_that_are_no_consumers(
         shown = wait_for("a member", joined)
         text = tool.run()[1]
         monkeypatch.setitem(sys.modules, "kafka.admin", None)
-        less = tool.ask()
+        less = tool.shown()
     assert (shown["protocol"], shown["protocol_type"], shown["strategy"]) == ("classic", "connect", Weighted.name)
     (member,) = shown["members"]
     assert (member["client_id"], member["partitions"], set(member["metadata"])) == ("weight-1", {}, {"bytes"})

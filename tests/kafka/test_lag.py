@@ -5,27 +5,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from spark_groupsource.cli.main import main
 from spark_groupsource.spark.progress_listener import progress_line
 from tests.realkafka.realkafka import RealKafka
+from tests.realkafka.security import allow
 
 from .application import Application
 from .harness import Independent, wait_for
 from .holding import Events, Gate, released
+from .local_query import open_transaction
 
 pytestmark = pytest.mark.kafka
 
@@ -37,24 +33,31 @@ Asked = dict[tuple[str, int], dict[str, Any]]
 
 
 class Tool:
-    """The command line, in this process."""
+    """A command in this process."""
+
+    command = "lag"
 
     def __init__(self, servers: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self._given = ["lag", "--bootstrap-servers", servers, "--group", group]
+        self.given = [self.command, "--bootstrap-servers", servers, "--group", group]
         self._capsys = capsys
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Return the exit code, and what went to stdout and stderr."""
         self._capsys.readouterr()
-        code = main([*self._given, *words])
+        code = main([*self.given, *words])
         said = self._capsys.readouterr()
         return code, said.out, said.err
 
-    def ask(self, *words: str) -> Asked:
-        """Return what --json says of each partition."""
+    def shown(self, *words: str) -> dict[str, Any]:
+        """Return what --json says."""
         code, out, err = self.run("--json", *words)
         assert (code, err) == (0, "")
-        return {(found["topic"], found["partition"]): found for found in json.loads(out)["partitions"]}
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    def ask(self, *words: str) -> Asked:
+        """Return what --json says of each partition."""
+        return {(found["topic"], found["partition"]): found for found in self.shown(*words)["partitions"]}
 
 
 @pytest.fixture
@@ -70,53 +73,6 @@ def produce_at(client: Independent, topic: str, partition: int, ages_s: list[flo
     for age_s in ages_s:
         producer.produce(topic, b"v", key=key.encode(), partition=partition, timestamp=int((now_s - age_s) * 1000))
     assert producer.flush(30) == 0
-
-
-def allow(client: Independent, kind: ResourceType, name: str, operation: AclOperation) -> None:
-    """Allow it to everybody; with that, all else on the resource is forbidden."""
-    rule = AclBinding(
-        kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, AclPermissionType.ALLOW
-    )
-    admin = AdminClient({"bootstrap.servers": client.bootstrap_servers})
-    admin.create_acls([rule])[rule].result(30)
-
-
-def commit_transaction(client: Independent, topic: str, values: int, *, abort: bool = False) -> None:
-    """Write a transaction to partition 0; its marker takes one offset."""
-    producer = Producer({"bootstrap.servers": client.bootstrap_servers, "transactional.id": f"writer-{topic}"})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    for number in range(values):
-        producer.produce(topic, str(number).encode(), partition=0)
-    if abort:
-        assert producer.flush(30) == 0
-        producer.abort_transaction(60)
-    else:
-        producer.commit_transaction(60)
-
-
-def test_records_and_time_of_every_kind_of_partition(client: Independent, topic: str, group: str, tool: Tool) -> None:
-    """0 is behind, 1 is done, 2 has lost records, 3 has no offset, 4 is empty, 5 no offset and empty."""
-    client.create_topic(topic, 6, **{"retention.ms": "3600000"})
-    for partition in range(4):
-        produce_at(client, topic, partition, [1_000.0, 900.0, 800.0, 700.0, 600.0])
-    client.delete_records(topic, 2, 3)
-    client.commit(group, {(topic, 0): 1, (topic, 1): 5, (topic, 2): 1, (topic, 4): 0})
-    found = tool.ask()
-    assert {name[1]: (one["committed"], one["end"], one["lag"], one["lost"]) for name, one in found.items()} == {
-        0: (1, 5, 4, 0), 1: (5, 5, 0, 0), 2: (1, 5, 2, 2), 3: (None, 5, 5, 0), 4: (0, 0, 0, 0), 5: (None, 0, 0, 0),
-    }  # fmt: skip
-    for partition, age_s in {0: 900.0, 2: 700.0, 3: 1_000.0}.items():
-        one = found[topic, partition]
-        assert age_s <= one["behind_s"] < age_s + SLACK_S
-        assert one["safe_s"] == pytest.approx(HOUR_S - one["behind_s"], abs=0.002)
-    for partition in (1, 4, 5):
-        assert (found[topic, partition]["behind_s"], found[topic, partition]["safe_s"]) == (None, None)
-    code, table, _ = tool.run("--topic", topic)
-    assert code == 0
-    assert "2 lost: missing on the broker" in table
-    assert "no committed offset: all unread" in table
-    assert table.splitlines()[-1].split()[:2] == ["total", "11"]
 
 
 def test_safe_for_is_when_retention_takes_the_next_record(
@@ -162,8 +118,8 @@ def test_compacted_and_transactional_logs(client: Independent, topic: str, group
     wait_for("the log cleaner", is_compacted, 120)
     for name in (marked, aborted):
         client.create_topic(name, 1)
-    commit_transaction(client, marked, 3)
-    commit_transaction(client, aborted, 3, abort=True)
+    client.transact(marked, ("abc", True))
+    client.transact(aborted, ("abc", False))
     client.commit(group, {(compacted, 0): 1, (marked, 0): 3, (aborted, 0): 0})
     found = tool.ask()
     one = found[compacted, 0]
@@ -182,20 +138,15 @@ def test_read_committed_counts_to_the_end_of_what_is_committed(
 ) -> None:
     client.create_topic(topic, 1)
     client.produce(topic, ["a", "b"], 1)
-    producer = Producer({"bootstrap.servers": client.bootstrap_servers, "transactional.id": f"open-{topic}"})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(topic, b"c", partition=0)
-    assert producer.flush(30) == 0
     client.commit(group, {(topic, 0): 1})
     file = tmp_path / "client.properties"
     file.write_text("isolation.level=read_committed\n")
-    assert tool.ask()[topic, 0]["lag"] == 2
-    assert tool.ask("--config", str(file))[topic, 0]["lag"] == 1
-    client.commit(group, {(topic, 0): 2})
-    one = tool.ask("--config", str(file))[topic, 0]
-    assert (one["lag"], one["behind_s"]) == (0, None)
-    producer.abort_transaction(60)
+    with open_transaction(client, topic, 1):
+        assert tool.ask()[topic, 0]["lag"] == 2
+        assert tool.ask("--config", str(file))[topic, 0]["lag"] == 1
+        client.commit(group, {(topic, 0): 2})
+        one = tool.ask("--config", str(file))[topic, 0]
+        assert (one["lag"], one["behind_s"]) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -270,14 +221,17 @@ def test_the_rights_it_takes(topic: str, group: str, capsys: pytest.CaptureFixtu
     every = {"full": "DESCRIBE READ DESCRIBE_CONFIGS", "no-configs": "DESCRIBE READ", "least": "DESCRIBE", "hidden": ""}
     with RealKafka(brokers=1, properties=rules) as kafka:
         client, tool = Independent(kafka.bootstrap_servers), Tool(kafka.bootstrap_servers, group, capsys)
+        everybody = partial(allow, kafka.bootstrap_servers, "ANONYMOUS")
         for name in every:
             client.create_topic(f"{topic}-{name}", 1, **{"retention.ms": "3600000"})
             client.produce(f"{topic}-{name}", ["a", "b"], 1)
         client.commit(group, {(f"{topic}-{name}", 0): 1 for name in every})
-        allow(client, ResourceType.GROUP, group, AclOperation.DESCRIBE)
-        for name, operations in every.items():
-            for operation in operations.split() or ["ALTER_CONFIGS"]:
-                allow(client, ResourceType.TOPIC, f"{topic}-{name}", AclOperation[operation])
+        granted = [
+            (ResourceType.TOPIC, f"{topic}-{name}", AclOperation[operation])
+            for name, operations in every.items()
+            for operation in operations.split() or ["ALTER_CONFIGS"]
+        ]
+        everybody([(ResourceType.GROUP, group, AclOperation.DESCRIBE), *granted])
         wait_for("the rules", lambda: len(tool.ask()) == 3, 30)
         found = {name[0].removeprefix(f"{topic}-"): one for name, one in tool.ask().items()}
         assert {name: (one["lag"], one["behind_s"] is None, one["safe_s"] is None) for name, one in found.items()} == {
@@ -287,7 +241,7 @@ def test_the_rights_it_takes(topic: str, group: str, capsys: pytest.CaptureFixtu
         assert tool.run("--max-behind", "1000", "--topic", f"{topic}-full")[::2] == (0, "")
         code, _, err = tool.run("--max-behind", "1000")
         assert (code, err.rpartition(": ")[2]) == (3, f"{topic}-least-0\n")
-        allow(client, ResourceType.GROUP, f"{group}-other", AclOperation.ALTER_CONFIGS)
+        everybody([(ResourceType.GROUP, f"{group}-other", AclOperation.ALTER_CONFIGS)])
         other = Tool(kafka.bootstrap_servers, f"{group}-other", capsys)
         wait_for("the group's rule", lambda: "[GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED]" in other.run()[2], 30)
 
@@ -401,4 +355,6 @@ def test_sparks_progress_reports_the_newest_offsets(
         line = progress_line(report)
         assert line is not None
         assert f" lag={30 - 10 * number} partitions={topic}[0,1]" in line
+    ranges = [source[name]["topics"][topic]["ranges"] for name in ("startOffset", "endOffset")]
+    assert ranges == [{"0": [10, 15], "1": [10, 15]}, {"0": [15, 20], "1": [15, 20]}]
     query.stop()

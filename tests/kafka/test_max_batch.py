@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from .application import Application
 from .harness import Independent, Record, wait_for
-from .holding import Events, Gate, released
+from .holding import Events, Gate, released, tails
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -48,8 +49,7 @@ def test_a_second_member_takes_over_from_a_sink_that_hangs(
     gate, seen = Gate(), {name: Events(tmp_path, name) for name in ("first", "second")}
     gate.armed = True
 
-    def evidence() -> str:
-        return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in seen.items())
+    evidence = partial(tails, seen)
 
     given = chosen | {"maxBatchMs": str(int(MAX_BATCH_S * 1000)), "drainTimeoutMs": "200000"}
     first = application.start_query("first", given | seen["first"].options, batch=gate)

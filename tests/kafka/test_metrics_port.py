@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from tests.realkafka.cluster import free_ports
 
@@ -85,22 +84,3 @@ def test_two_queries_of_an_application_have_two_ports_with_their_own_counters(
     first.stop()
     wait_for("the port's end", lambda: not values(ports["first"]), 15, seen.tail)
     assert one(values(ports["second"]), "info") == 1
-
-
-def test_a_port_in_use_ends_the_query_and_a_restart_gets_it(
-    application: Application, client: Independent, options: dict[str, str], topic: str
-) -> None:
-    client.create_topic(topic, 1)
-    (port,) = free_ports(1)
-    first = application.start_query("first", options | {"metricsPort": str(port)})
-    wait_for("the port", lambda: values(port), 60)
-    second = application.start_query("second", options | {"metricsPort": str(port)})
-    wait_for("the second query's end", lambda: not second.query.isActive, 60)
-    error = second.query.exception()
-    assert isinstance(error, StreamingQueryException)
-    assert "GROUPKAFKA.LISTENING_FAILED" in str(error)
-    assert f"'metricsPort': the metrics cannot be served on address '127.0.0.1', port {port}" in str(error)
-    wait_for("the first query", lambda: one(values(port), "assigned_partitions") == 1, 60)
-    first.stop()
-    again = application.start_query("first", options | {"metricsPort": str(port)})
-    wait_for("the restarted query", lambda: again.check() and one(values(port), "assigned_partitions") == 1, 60)

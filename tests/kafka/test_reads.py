@@ -1,14 +1,12 @@
-"""What the executors read: columns, transactions, Trigger.AvailableNow, splits; on a real broker."""
+"""What the executors read: transactions, Trigger.AvailableNow, splits; on a real broker."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from chispa import assert_df_equality
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
 from .conftest import ReadAll
 from .harness import Independent, wait_for
@@ -35,49 +33,15 @@ def test_available_now_reads_what_is_there_and_commits_its_last_batch(
     assert client.committed(group) == client.ends(topic)
 
 
-def test_columns_are_those_of_sparks_own_source(
-    spark: SparkSession, client: Independent, read_all: ReadAll, topic: str, kafka: Any
-) -> None:
-    """Nulls, empty values, headers (also repeated and null ones), timestamps in microseconds UTC."""
-    # Old timestamps: without this, retention would remove the records at once.
-    client.create_topic(topic, 1, **{"retention.ms": "-1"})
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    headers = [("a", b"1"), ("a", None), ("b", b"")]
-    producer.produce(topic, key=b"k", value=b"v", timestamp=1_600_000_000_123, headers=headers)
-    producer.produce(topic, key=None, value=None, timestamp=1_600_000_000_124)
-    producer.produce(topic, key=b"", value=b"", timestamp=1_600_000_000_125)
-    assert producer.flush(30) == 0
-
-    found = read_all(includeHeaders="true").drop("batch", "task").orderBy("offset")
-    wanted = spark.sql(
-        f"""
-        select cast('k' as binary) key, cast('v' as binary) value, '{topic}' topic, 0 partition, 0L offset,
-          timestamp_micros(1600000000123000) timestamp, 0 timestampType,
-          array(struct('a' as key, cast('1' as binary) as value),
-            struct('a' as key, cast(null as binary) as value), struct('b' as key, cast('' as binary) as value)) headers
-        union all select null, null, '{topic}', 0, 1L, timestamp_micros(1600000000124000), 0, null
-        union all select cast('' as binary), cast('' as binary), '{topic}', 0, 2L,
-          timestamp_micros(1600000000125000), 0, null
-        """
-    )
-    assert_df_equality(found, wanted, ignore_nullable=True, ignore_row_order=True)
-
-
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.rule("R13")
 def test_transactions_and_a_marker_at_the_end_of_the_range(
-    isolation: str, client: Independent, read_all: ReadAll, topic: str, group: str, kafka: Any
+    isolation: str, client: Independent, read_all: ReadAll, topic: str, group: str
 ) -> None:
     """The log ends with a commit marker; aborted records are left out only under read_committed; lag is 0."""
     client.create_topic(topic, 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(30)
-    for value, commits in (("a", True), ("b", False), ("c", True)):
-        producer.begin_transaction()
-        for number in range(10):
-            producer.produce(topic, f"{value}{number}".encode())
-        producer.flush(30)
-        producer.commit_transaction(30) if commits else producer.abort_transaction(30)
+    transactions = {"a": True, "b": False, "c": True}
+    client.transact(topic, *(([f"{value}{n}" for n in range(10)], done) for value, done in transactions.items()))
 
     rows = read_all(**{"kafka.isolation.level": isolation}).collect()
     values = sorted(bytes(r.value).decode()[0] for r in rows)
@@ -87,20 +51,13 @@ def test_transactions_and_a_marker_at_the_end_of_the_range(
     assert client.committed(group) == client.ends(topic) == {(topic, 0): 33}
 
 
-def test_a_range_of_markers_only_ends(
-    client: Independent, read_all: ReadAll, topic: str, group: str, kafka: Any
-) -> None:
+def test_a_range_of_markers_only_ends(client: Independent, read_all: ReadAll, topic: str, group: str) -> None:
     """A second run finds nothing but the markers of an aborted transaction."""
     client.create_topic(topic, 1)
     client.produce(topic, ["a"], 1)
     settings = {"kafka.isolation.level": "read_committed"}
     assert read_all(**settings).count() == 1
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic, b"b")
-    producer.flush(30)
-    producer.abort_transaction(30)
+    client.transact(topic, (["b"], False))
     assert read_all(**settings).count() == 1
     assert client.committed(group) == client.ends(topic) == {(topic, 0): 3}
 
@@ -121,17 +78,6 @@ def test_large_partitions_are_split_and_small_ones_share_a_task(
     assert tasks("packed") == 1
     assert tasks("split", minPartitions="10") == 10
     assert tasks("bounded", maxRecordsPerPartition="50") == 8
-
-
-def test_starting_timestamp(client: Independent, read_all: ReadAll, topic: str, kafka: Any) -> None:
-    """The first record at or after the time is the first one read."""
-    client.create_topic(topic, 1, **{"retention.ms": "-1"})
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(10):
-        producer.produce(topic, str(number).encode(), timestamp=1_700_000_000_000 + number * 1000)
-    assert producer.flush(30) == 0
-    rows = read_all(startingTimestamp=str(1_700_000_004_500)).collect()
-    assert sorted(bytes(r.value).decode() for r in rows) == ["5", "6", "7", "8", "9"]
 
 
 @pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": "15"}], ids=["bytes", "bytes and offsets"])

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tests import checkout
 from tests.realkafka import jars
@@ -28,48 +28,11 @@ pytestmark = pytest.mark.kafka
 _WAIT_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[RealKafka]:
-    with RealKafka(properties={"message.max.bytes": 5_000}) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        for name, created in admin.create_topics([NewTopic("orders", 2), NewTopic("big", 1)]).items():
-            assert created.result(_WAIT_S) is None, name
-        yield cluster
-
-
 def _eventually(what: str, done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _WAIT_S
     while not done():
         assert time.monotonic() < deadline, f"waited {_WAIT_S} s for {what}"
         time.sleep(0.05)
-
-
-def _produce(servers: str, topic: str, values: list[bytes]) -> list[str]:
-    """The delivery errors."""
-    errors: list[str] = []
-    producer = Producer({"bootstrap.servers": servers, "log_level": 0, "message.max.bytes": 1_000_000})
-    for value in values:
-        producer.produce(topic, value, partition=0, on_delivery=lambda e, _: errors.append(str(e)) if e else None)
-    assert producer.flush(_WAIT_S) == 0
-    return errors
-
-
-def _read(servers: str, topic: str, count: int) -> list[bytes]:
-    settings = {
-        "bootstrap.servers": servers,
-        "group.id": "reader",
-        "log_level": 0,
-        "reconnect.backoff.max.ms": 300,
-    }
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    values: list[bytes] = []
-    deadline = time.monotonic() + _WAIT_S
-    while len(values) < count:
-        assert time.monotonic() < deadline, f"waited for {count} records, got {len(values)}"
-        values += [m.value() for m in consumer.consume(count - len(values), 0.2) if m.error() is None]
-    consumer.close()
-    return values
 
 
 def _answers(servers: str, timeout_s: float) -> bool:
@@ -86,59 +49,6 @@ def _alive(pid: int) -> bool:
     return run.stdout.strip() not in {""} and not run.stdout.strip().startswith("Z")
 
 
-def test_records_survive_a_kill_and_a_stop(kafka: RealKafka) -> None:
-    servers = kafka.bootstrap_servers
-    assert _produce(servers, "orders", [b"1", b"2"]) == []
-    assert _read(servers, "orders", 2) == [b"1", b"2"]
-    kafka.kill_broker(1)
-    assert not _answers(servers, 1.0)
-    kafka.start_broker(1)
-    assert _produce(servers, "orders", [b"3"]) == []
-    kafka.stop_broker(1)
-    kafka.start_broker(1)
-    assert kafka.bootstrap_servers == servers
-    assert _read(servers, "orders", 3) == [b"1", b"2", b"3"]
-
-
-def test_a_paused_broker_is_silent_until_it_is_resumed(kafka: RealKafka) -> None:
-    kafka.pause_broker(1)
-    assert not _answers(kafka.bootstrap_servers, 1.0)
-    kafka.resume_broker(1)
-    assert _answers(kafka.bootstrap_servers, _WAIT_S)
-
-
-def test_server_properties_can_be_set(kafka: RealKafka) -> None:
-    assert "too large" in "".join(_produce(kafka.bootstrap_servers, "big", [os.urandom(20_000)])).lower()
-
-
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_both_group_protocols_join_at_once(kafka: RealKafka, protocol: str) -> None:
-    settings = {
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "group.id": f"g-{protocol}",
-        "group.protocol": protocol,
-        "log_level": 0,
-    }
-    consumer = Consumer(settings)
-    consumer.subscribe(["orders"])
-
-    def joined() -> bool:
-        consumer.poll(0.1)
-        return len(consumer.assignment()) == 2
-
-    _eventually(f"the {protocol} member to get its partitions", joined)
-    consumer.close()
-
-
-def test_wrong_uses_say_what_is_wrong(kafka: RealKafka) -> None:
-    with pytest.raises(RealKafkaError, match="no broker 2: the ids are 1 to 1"):
-        kafka.kill_broker(2)
-    with pytest.raises(RealKafkaError, match="broker 1 is running already"):
-        kafka.start_broker(1)
-    with pytest.raises(RealKafkaError, match="not running"):
-        _ = RealKafka().bootstrap_servers
-
-
 def test_a_broker_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     cluster = RealKafka(run_dir=run_dir, properties={"num.io.threads": "many"})
@@ -147,10 +57,17 @@ def test_a_broker_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     assert not run_dir.exists()
 
 
-def test_a_cluster_id_may_begin_with_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_uses_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a broker whose cluster id begins with a dash."""
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xf8" + bytes(15)))
     with RealKafka() as cluster:
         assert _answers(cluster.bootstrap_servers, _WAIT_S)
+        with pytest.raises(RealKafkaError, match="no broker 2: the ids are 1 to 1"):
+            cluster.kill_broker(2)
+        with pytest.raises(RealKafkaError, match="broker 1 is running already"):
+            cluster.start_broker(1)
+    with pytest.raises(RealKafkaError, match="not running"):
+        _ = RealKafka().bootstrap_servers
 
 
 def test_brokers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
@@ -207,13 +124,19 @@ def test_a_second_start_creates_the_missing_topics(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     started = _run_script(run_dir, "start", "--topic", "orders:4")
     try:
-        again = _run_script(run_dir, "start", "--topic", "orders:4", "--topic", "events:2")
+        again = _run_script(run_dir, "start", "--topic", "orders:4", "--topic", "events:2", "--topic", "refunds")
         assert (again.returncode, again.stdout) == (0, started.stdout), again.stderr
-        topics = AdminClient({"bootstrap.servers": again.stdout.strip().partition("=")[2]}).list_topics(timeout=_WAIT_S)
-        assert {name: len(topic.partitions) for name, topic in topics.topics.items()} == {"orders": 4, "events": 2}
-        other = _run_script(run_dir, "start", "--topic", "orders:3")
-        assert (other.returncode, other.stdout) == (1, "")
-        assert "topic orders exists, and has 4 partitions, not 3" in other.stderr
+        assert "topic orders: exists already, with 4 partitions" in again.stderr
+        for arguments, error in (
+            (("orders:3",), "topic orders exists, and has 4 partitions, not 3"),
+            (("payments", "--sasl"), "Kafka is running already, without a login"),
+        ):
+            refused = _run_script(run_dir, "start", "--topic", *arguments)
+            assert (refused.returncode, refused.stdout) == (1, "")
+            assert error in refused.stderr
+        admin = AdminClient({"bootstrap.servers": again.stdout.strip().partition("=")[2]})
+        topics = {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=_WAIT_S).topics.items()}
+        assert topics == {"orders": 4, "events": 2, "refunds": 1}
     finally:
         _run_script(run_dir, "stop")
 

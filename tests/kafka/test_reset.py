@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.cli.arguments import Connection, client_options
@@ -108,6 +106,17 @@ class Scene:
 def scene(application: Application, client: Independent, options: dict[str, str], topic: str, tmp_path: Path) -> Scene:
     """Return a scene whose queries end with the test."""
     return Scene(application, client, options, topic, tmp_path)
+
+
+def die_in_second_batch(number: int, records: tuple[Record, ...]) -> None:
+    """Fail the query after the sink has a batch with records, and before Spark records it (not in the first one)."""
+    if records and min(offset for _, _, offset in records) >= 10:
+        raise RuntimeError("on purpose")
+
+
+def wait_died(scene: Scene, query: AppQuery) -> None:
+    wait_for(f"{query.name} to die", lambda: not query.query.isActive, 60, scene.evidence)
+    scene.stop()
 
 
 def test_m28_reset_to_initial_earliest_latest_and_a_time(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,14 +269,9 @@ def test_m28_a_logged_batch_reads_nothing_after_a_reset(scene: Scene) -> None:
     scene.options |= {"maxOffsetsPerTrigger": "20", "onConflict": "fail"}
     scene.create(2)
 
-    def die(number: int, records: tuple[Record, ...]) -> None:
-        if sum(map(len, (batch.records for batch in query.sink.batches))) > 20:
-            raise RuntimeError("on purpose")
-
-    query = scene.start("query", batch=die)
+    query = scene.start("query", batch=die_in_second_batch)
     scene.produce(30)
-    wait_for("the query to die", lambda: not query.query.isActive, 60, scene.evidence)
-    scene.stop()
+    wait_died(scene, query)
     scene.wait_committed(10)
     died = query.sink.batches[-1]
     assert len(died.records) == 20
@@ -298,15 +302,10 @@ def test_a_reset_of_one_topic_loses_nothing_of_another(scene: Scene) -> None:
     scene.create(1)
     scene.client.create_topic(other, 1)
 
-    def die(number: int, records: tuple[Record, ...]) -> None:
-        if sum(map(len, (batch.records for batch in query.sink.batches))) > 20:
-            raise RuntimeError("on purpose")
-
     scene.produce(30)
     scene.client.produce(other, map(str, range(30)), 1)
-    query = scene.start("query", batch=die)
-    wait_for("the query to die", lambda: not query.query.isActive, 60, scene.evidence)
-    scene.stop()
+    query = scene.start("query", batch=die_in_second_batch)
+    wait_died(scene, query)
     wait_for(
         "the first batch's offsets",
         lambda: scene.client.committed(scene.group) == {(scene.topic, 0): 10, (other, 0): 10},
@@ -327,16 +326,8 @@ def test_a_reset_of_one_topic_loses_nothing_of_another(scene: Scene) -> None:
     assert scene.client.committed(scene.group) == {(scene.topic, 0): 0, (other, 0): 30}
 
 
-def delete_records(servers: str, topic: str, before: int) -> None:
-    """Let the broker forget the records of partition 0 below an offset, as retention does."""
-    admin = AdminClient({"bootstrap.servers": servers})
-    (future,) = admin.delete_records([ClientPartition(topic, 0, before)]).values()
-    future.result(30)
-
-
 def test_a_reset_to_removed_records_is_reported_by_the_query(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """A savepoint that is older than what the broker keeps."""
-    servers = scene.options["kafka.bootstrap.servers"]
     scene.create(1)
     scene.produce(30)
     scene.read_again("query", scene.everything())
@@ -345,13 +336,12 @@ def test_a_reset_to_removed_records_is_reported_by_the_query(scene: Scene, capsy
     saved = path.read_text()
     assert '"offset": 30,' in saved
     path.write_text(saved.replace('"offset": 30,', '"offset": 5,'))
-    delete_records(servers, scene.topic, 12)
+    scene.client.delete_records(scene.topic, 0, 12)
     scene.reset("savepoint", str(path))
     assert f"WARNING: the broker no longer has the records {scene.topic}-0 [5, 12)" in capsys.readouterr().out
     query = scene.start("query")
-    wait_for("the query to fail", lambda: not query.query.isActive, 60, scene.evidence)
+    wait_died(scene, query)
     assert f"{scene.topic}-0 [5, 12)" in str(query.query.exception())
-    scene.stop()
     scene.options |= {"failOnDataLoss": "false"}
     scene.read_again("query", scene.everything(12))
 

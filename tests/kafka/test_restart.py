@@ -1,4 +1,4 @@
-"""A query that comes back: with its checkpoint, without it, and after a stop in the middle of a long trigger."""
+"""A query that comes back with its checkpoint and without it; what it leaves behind when it stops or dies."""
 
 from __future__ import annotations
 
@@ -74,35 +74,6 @@ def test_restart_without_the_checkpoint_goes_on_from_the_group(
     after.stop()
     assert {value[0] for value in after.completed_values()} == {"b"}
     assert set(after.records().values()) == {1}
-
-
-def test_p6_a_long_trigger_hands_over_and_stops_without_a_repeat(
-    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
-) -> None:
-    """With the writer's checkpointLocation, Spark's commit log tells what the next trigger would tell much later.
-
-    1. a query with a 10 minute trigger completes a batch, 2. a second one joins: the partitions move within
-    seconds, 3. the first one stops: its last batch is committed.
-    """
-    client.create_topic(topic, 4)
-    client.produce(topic, (f"a{n}" for n in range(400)), 4)
-    first = application.start_query("first", options, trigger={"processingTime": "10 minutes"})
-    first.wait_for_records(client.records(topic))
-    second = application.start_query("second", options, trigger={"processingTime": "10 minutes"})
-    wait_for(
-        "the handover",
-        lambda: sorted(map(len, client.members(group))) == [2, 2],
-        60,
-        lambda: f"{first}\n{second}",
-    )
-    moved = client.committed(group)
-    assert len([p for p, end in client.ends(topic).items() if moved.get(p) == end]) >= 2, moved
-    first.stop()
-    wait_for("the last batch committed", lambda: client.lag(group, topic) == 0, 30, first.__repr__)
-    second.stop()
-    total = first.completed_records() + second.completed_records()
-    assert set(total) == client.records(topic)
-    assert set(total.values()) == {1}
 
 
 def test_p4_a_long_trigger_commits_when_its_batch_ends(

@@ -45,6 +45,7 @@ def test_starts_that_cannot_be(classic: Streams, fill: Filler) -> None:
     for options, text in (
         ({"startingOffsets": each(topic, 1)}, rf"'startingOffsets'.*every partition.*{topic}-1 has none"),
         ({"startingOffsets": each(topic, 1, 1, 1)}, rf"'startingOffsets'.*{topic}-2 is none of them"),
+        ({"startingOffsets": each(topic, 0, 3)}, r"'startingOffsets' has the value '3'.*up to 2"),
         ({"startingOffsetsByTimestamp": each(f"{topic}x", 1)}, rf"OffsetsByTimestamp'.*{topic}x-0 is none of them"),
         ({"startingTimestamp": str(TIME_MS + 99_000)}, rf"'startingTimestamp'.*'{TIME_MS + 99_000} .*has none"),
         ({"subscribe": f"{topic},{topic}x"}, rf"'subscribe'.*topic '{topic}x' does not exist"),

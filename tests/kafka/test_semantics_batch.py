@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -91,10 +90,13 @@ def test_ranges_that_are_empty_or_cannot_be(classic: Streams, fill: Filler) -> N
         ),
         ({"startingOffsets": each(0, 0, 0)}, rf"'startingOffsets'.*{topic}-2 is none of them"),
         ({"endingOffsets": each(5)}, rf"'endingOffsets'.*{topic}-1 has none"),
+        ({"startingOffsets": each(11, 0)}, rf"value '11'.*{topic}-0 an offset up to 10"),
         ({"endingOffsets": each(5, 11)}, rf"'endingOffsets' has the value '11'.*{topic}-1 an offset up to 10"),
         ({"startingOffsets": each(-1, 0)}, r"'startingOffsets' has the value 'latest \(-1\)'"),
         ({"endingOffsets": each(-2, 0)}, r"'endingOffsets' has the value 'earliest \(-2\)'"),
         ({"topics": topic}, r"'topics' is not known. Did you mean 'subscribe'\?"),
+        ({"startingOffsets": "latest"}, "in a batch read no latest"),
+        ({"endingOffsets": "earliest"}, "in a batch read no earliest"),
     ):
         with pytest.raises(PySparkException, match=text):
             classic.table(**{"subscribe": topic} | options).count()
@@ -114,19 +116,13 @@ def test_a_frame_is_used_many_times(classic: Streams, fill: Filler) -> None:
     for number in (3, 7, 50):
         split = classic.table(subscribe=topic, minPartitions=str(number))
         assert (split.count(), split.rdd.getNumPartitions()) == (20, min(number, 20))
+    assert classic.table(subscribe=topic, maxRecordsPerPartition="3").rdd.getNumPartitions() == 8
 
 
 def test_transactions(classic: Streams, fill: Filler) -> None:
     """Offsets without records are no loss, and nobody waits for them."""
     topic = fill.topic("a", 0, 1)
-    producer = Producer({"bootstrap.servers": fill.client.bootstrap_servers, "transactional.id": topic})
-    producer.init_transactions(30)
-    for commits in (True, False):
-        producer.begin_transaction()
-        for number in range(5):
-            producer.produce(topic, b"%d" % number)
-        producer.flush(30)
-        producer.commit_transaction(30) if commits else producer.abort_transaction(30)
+    fill.client.transact(topic, *((map(str, range(5)), commits) for commits in (True, False)))
     committed: dict[str, Any] = {"subscribe": topic, "kafka__isolation__level": "read_committed"}
     assert [offset for _, _, offset in places(classic.table(**committed))] == [0, 1, 2, 3, 4]
     assert classic.table(**committed, startingOffsets=json.dumps({topic: {"0": 6}})).count() == 0

@@ -1,10 +1,7 @@
-"""Queries on streams as users of Spark's own Kafka source write them, under both group protocols."""
+"""Queries on streams as users of Spark's own Kafka source write them."""
 
 from __future__ import annotations
 
-import json
-import re
-import time
 import uuid
 from typing import Any
 
@@ -14,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from .harness import wait_for
-from .local_query import TIME_MS, Filler, Streams, classic, fill, streams
+from .local_query import TIME_MS, Filler, Streams, classic, fill
 
-__all__ = ["classic", "fill", "streams"]
+__all__ = ["classic", "fill"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -29,10 +26,10 @@ class Tables:
         self._streams = streams
         self.queries: list[Any] = []
 
-    def start(self, frame: DataFrame, mode: str = "append", **trigger: Any) -> str:
+    def start(self, frame: DataFrame, **trigger: Any) -> str:
         """Start a query and return its table's name."""
         name = f"table_{uuid.uuid4().hex}"
-        writer = frame.writeStream.format("memory").queryName(name).outputMode(mode)
+        writer = frame.writeStream.format("memory").queryName(name)
         query = writer.option("checkpointLocation", str(self._streams.fresh())).trigger(**trigger).start()
         self.queries.append(query)
         return name
@@ -53,27 +50,6 @@ def tables(spark: SparkSession, classic: Streams) -> Any:
 
 def every(seconds: float) -> dict[str, Any]:
     return {"processingTime": f"{seconds} seconds"}
-
-
-def test_several_queries_and_what_their_progress_says(classic: Streams, tables: Tables, fill: Filler) -> None:
-    topic = fill.topic("a", 20)
-    rows = tables.start(classic.frame(classic.fresh(), subscribe=topic), **every(0.2))
-    sums = tables.start(
-        classic.frame(classic.fresh(), subscribe=topic).groupBy("partition").count(), "complete", **every(0.2)
-    )
-    assert tables.read(rows).count() == 20
-    fill.more(topic, 10)
-    assert tables.read(rows).count() == 30
-    wait_for("the sums", lambda: {tuple(row) for row in tables.read(sums).collect()} == {(0, 15), (1, 15)})
-
-    progress = [json.loads(item.json) for item in tables.queries[0].recentProgress]
-    batches = [item for item in progress if item["numInputRows"]]
-    assert sum(item["numInputRows"] for item in batches) == 30
-    (source,) = batches[-1]["sources"]
-    assert source["startOffset"]["topics"][topic]["ranges"] == {"0": [0, 10], "1": [0, 10]}
-    assert source["endOffset"]["topics"][topic]["ranges"] == {"0": [10, 15], "1": [10, 15]}
-    assert source["latestOffset"] == {topic: {"0": 15, "1": 15}}
-    assert source["numInputRows"] == 10
 
 
 def test_windows_and_joins(classic: Streams, tables: Tables, fill: Filler) -> None:
@@ -102,7 +78,7 @@ def test_a_frame_used_twice_is_one_member(classic: Streams, tables: Tables, fill
     assert tables.read(twice).count() == 12
 
 
-def test_what_is_refused(classic: Streams, fill: Filler, spark: SparkSession) -> None:
+def test_continuous_processing_is_refused(classic: Streams, fill: Filler) -> None:
     topic = fill.topic("a", 2)
     place = classic.fresh()
     frame = classic.frame(place, subscribe=topic)
@@ -111,43 +87,9 @@ def test_what_is_refused(classic: Streams, fill: Filler, spark: SparkSession) ->
     )
     with pytest.raises(PySparkException, match=r"does not support continuous processing"):
         continuous.start().awaitTermination(30)
-    reader = spark.readStream.schema("a int").format("groupkafka").option("subscribe", topic)
-    reader = reader.option("kafka.bootstrap.servers", fill.client.bootstrap_servers).option("kafka.group.id", "g")
-    with pytest.raises(PySparkException, match=r"SCHEMA_FIXED.*struct<a:int>"):
-        reader.load().writeStream.format("noop").option(
-            "checkpointLocation", str(classic.fresh())
-        ).start().awaitTermination(30)
 
 
 # --- patterns
-
-
-def test_topics_of_a_pattern_come_go_and_are_recreated(streams: Streams, fill: Filler) -> None:
-    """Each is found within the refresh interval of 5 s, under both protocols."""
-    name = fill.topic("x", 0).removesuffix("-x")
-    query = streams.start(subscribePattern=f"{name}-(a|b.*)", failOnDataLoss="false")
-    again = streams.start(subscribePattern=f"^{name}-a$")
-    wait_for("the first triggers", lambda: query.query.lastProgress and again.query.lastProgress)
-    first = fill.topic("a", 6)
-    fill.topic("A", 2)
-    started = time.monotonic()
-    query.wait_for_rows(6)
-    assert time.monotonic() - started < 30, "no refresh of five minutes, and none of ten"
-    second = fill.topic("bb", 4)
-    query.wait_for_rows(10)
-    again.wait_for_rows(6)
-
-    fill.client.delete_topic(first)
-    # Partitions that are lost with the topic and come back with the new one start at its beginning, too.
-    wait_for(
-        "the group to know", lambda: not any(t == first for m in fill.client.members(query.group) for t, _ in m), 30
-    )
-    fill.topic("a", 8)
-    query.wait_for_rows(18)
-    assert query.per_topic() == {first: 14, second: 4}
-    offsets = sorted(row.offset for row in query.rows if row.topic == first and row.partition == 0)
-    assert offsets == [0, 0, 1, 1, 2, 2, 3], "the new topic is read from its beginning"
-    assert re.search(rf"DATA_LOST.*{first}-0.*deleted and recreated", again.failure())
 
 
 def test_which_names_match(classic: Streams, fill: Filler) -> None:

@@ -84,13 +84,6 @@ def test_each_partition_at_its_own_time(read_all: ReadAll, filled: str) -> None:
     assert counts(read_all(startingOffsetsByTimestamp=times, startingOffsets="latest")) == {0: 2, 1: 10, 2: 1}
 
 
-def test_a_partition_that_is_not_named_and_an_offset_behind_the_end(read_all: ReadAll, filled: str) -> None:
-    with pytest.raises(StreamingQueryException, match=r"'startingOffsets'.*-2 has none"):
-        read_all("unnamed", startingOffsets=each(filled, 0, 0))
-    with pytest.raises(StreamingQueryException, match=r"'startingOffsets' has the value '11'.*up to 10"):
-        read_all("behind", startingOffsets=each(filled, 0, 0, 11))
-
-
 @pytest.mark.rule("R18")
 def test_more_partitions_than_the_coordinator_stores_at_once(
     read_all: ReadAll, client: Independent, group: str, topic: str

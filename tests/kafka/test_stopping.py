@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow.dataset as ds
 import pytest
 
 from .application import Application
-from .harness import Independent, Query, Record, wait_for
+from .harness import Independent, Query, wait_for
 from .holding import Events, Gate, released
 from .test_takeover import with_protocol
 
@@ -32,12 +30,11 @@ QUICK_S = 10.0
 class Gated:
     """A query process whose batches end only when `release` was called."""
 
-    def __init__(self, start_query: Callable[..., Query], folder: Path, options: dict[str, str], sink: str) -> None:
+    def __init__(self, start_query: Callable[..., Query], folder: Path, options: dict[str, str]) -> None:
         self.events = Events(folder, "gated")
         self._gate = folder / "gate"
-        self._sink = sink
         self.query = start_query(
-            "gated", options | self.events.options, trigger=ONCE, sink=sink, gate=str(self._gate), graceful=True
+            "gated", options | self.events.options, trigger=ONCE, gate=str(self._gate), graceful=True
         )
 
     def wait_held(self) -> None:
@@ -54,22 +51,12 @@ class Gated:
         wait_for("the batch's end", path.exists, 60, self.evidence)
         return path.stat().st_mtime
 
-    def completed_records(self) -> Counter[Record]:
-        """Return how often each record is in a completed batch."""
-        if self._sink == "foreachBatch":
-            return self.query.completed_records()
-        # The file sink's log names the files of completed batches; Spark wrote it before the commit log.
-        rows = ds.dataset(self.query.out / "rows", format="parquet").to_table(["topic", "partition", "offset"])
-        return Counter((row["topic"], row["partition"], row["offset"]) for row in rows.to_pylist())
-
     def evidence(self) -> str:
         """Return what the member told."""
         return f"{self.events.tail()}\n{self.query.log()}"
 
 
-@pytest.mark.parametrize("sink", ["foreachBatch", "parquet"])
 def test_p6_sigterm_to_the_process_group_leaves_when_the_batch_in_flight_is_complete(
-    sink: str,
     start_query: Callable[..., Query],
     application: Application,
     client: Independent,
@@ -84,7 +71,7 @@ def test_p6_sigterm_to_the_process_group_leaves_when_the_batch_in_flight_is_comp
     """
     client.create_topic(topic, 2)
     client.produce(topic, (f"a{n}" for n in range(100)), 2)
-    gated = Gated(start_query, tmp_path, options, sink)
+    gated = Gated(start_query, tmp_path, options)
     gated.wait_held()
     second = application.start_query("second", options)
     gated.events.wait_for("revoking")
@@ -99,9 +86,9 @@ def test_p6_sigterm_to_the_process_group_leaves_when_the_batch_in_flight_is_comp
 
     client.produce(topic, (f"b{n}" for n in range(20)), 2)
     everything = client.records(topic)
-    second.wait_for_records(everything - gated.completed_records().keys())
-    twice = {r: n for r, n in (gated.completed_records() + second.completed_records()).items() if n > 1}
-    print(f"{sink}: {len(twice)} of 100 records in completed batches of two applications")
+    second.wait_for_records(everything - gated.query.completed_records().keys())
+    twice = {r: n for r, n in (gated.query.completed_records() + second.completed_records()).items() if n > 1}
+    print(f"{len(twice)} of 100 records in completed batches of two applications")
     assert twice == {}, f"{len(twice)} records twice\n{gated.evidence()}"
     assert gone_early == []
     wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, gated.evidence)
@@ -227,7 +214,7 @@ def test_a_killed_jvm_ends_the_wait_for_its_batch(
 ) -> None:
     client.create_topic(topic, 2)
     client.produce(topic, (f"a{n}" for n in range(40)), 2)
-    gated = Gated(start_query, tmp_path, options, "foreachBatch")
+    gated = Gated(start_query, tmp_path, options)
     gated.wait_held()
     os.kill(gated.events.reader_pid(), signal.SIGTERM)
     time.sleep(A_WHILE_S)

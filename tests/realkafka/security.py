@@ -132,15 +132,18 @@ class Security:
 
 
 def allow(
-    bootstrap_servers: str, user: str, rules: Iterable[tuple[ResourceType, str, AclOperation]]
+    bootstrap_servers: str,
+    user: str,
+    rules: Iterable[tuple[ResourceType, str, AclOperation]],
+    permission: AclPermissionType = AclPermissionType.ALLOW,
 ) -> list[AclBinding]:
-    """Let a user do these things to resources, by name; names that end in * are prefixes. Returns what was added."""
+    """Let a user do these things to resources, or deny them; names that end in * are prefixes. Return the rules."""
     bindings = [
         AclBinding(
             kind,
             name.removesuffix("*") or "*",
             ResourcePatternType.PREFIXED if name.endswith("*") and name != "*" else ResourcePatternType.LITERAL,
-            f"User:{user}", "*", operation, AclPermissionType.ALLOW,
+            f"User:{user}", "*", operation, permission,
         )
         for kind, name, operation in rules
     ]  # fmt: skip

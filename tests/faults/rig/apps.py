@@ -140,10 +140,6 @@ class App:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
 
-    def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to every process of the application."""
-        send(number, [p.pid for p in in_session(self.session)])
-
     def kill(self) -> None:
         """SIGKILL everything of the application; also what outlived its driver."""
         kill_session(self.session)

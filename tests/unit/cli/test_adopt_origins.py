@@ -9,12 +9,12 @@ import pytest
 
 from spark_groupsource.checkpoint.log import SparkCheckpoint, read_spark_checkpoint
 from spark_groupsource.cli.adopt_origins import Origin, checkpoint_origin, group_origin
-from spark_groupsource.cli.arguments import AdoptCommand, Command, parse_arguments
+from spark_groupsource.cli.arguments import AdoptCommand
 from spark_groupsource.errors import COMMIT_REFUSED, CommandError, GroupKafkaError
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.model.offsets import OffsetRange, Reset, TopicPartition
 from tests.unit.checkpoint.test_log import v1, v2
-from tests.unit.cli.test_offset_commands import CONNECTION, GIVEN, P0, P1, REFUNDS, Bed, FakeAdmin, marked
+from tests.unit.cli.test_offset_commands import CONNECTION, P0, P1, REFUNDS, Bed, FakeAdmin, marked
 from tests.unit.fakes import TOPIC_ID, offset_of, tp
 
 ORDERS = '{"orders":{"0":50,"1":60}}'
@@ -35,40 +35,6 @@ def written(root: Path, *entries: str, completed: int, **initial: str) -> str:
         (root / "sources" / source.strip("_")).mkdir(parents=True)
         (root / "sources" / source.strip("_") / "0").write_text(text)
     return str(root)
-
-
-# --- arguments
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (["--from-checkpoint", "s3a://b/c"], AdoptCommand(CONNECTION, "s3a://b/c")),
-        (["--from-group", "other"], AdoptCommand(CONNECTION, None, "other")),
-        (
-            ["--from-checkpoint", "c", "--source", "1", "--topic", "a", "--overwrite", "--execute"],
-            AdoptCommand(CONNECTION, "c", "", "1", ("a",), overwrite=True, execute=True),
-        ),
-    ],
-)
-def test_arguments(words: list[str], command: Command) -> None:
-    assert parse_arguments(["adopt", *GIVEN, *words]) == command
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], "--from-checkpoint --from-group is required"),
-        (["--from-checkpoint", "c", "--from-group", "g"], "not allowed with"),
-        (["--from-group", "shop"], "it is the same as --group"),
-        (["--from-group", "g", "--source", "0"], "it needs --from-checkpoint"),
-    ],
-)
-def test_wrong_arguments(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(["adopt", *GIVEN, *words])
-    assert ended.value.code == 2
-    assert text in capsys.readouterr().err
 
 
 # --- a checkpoint

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from spark_groupsource.cli.arguments import Connection, LagCommand, parse_arguments
+from spark_groupsource.cli.arguments import Connection, LagCommand
 from spark_groupsource.cli.group.view import DescribedMember
 from spark_groupsource.cli.lag_command import measured_lags, report_lag
 from spark_groupsource.errors import BROKER_UNREACHABLE as UNREACHABLE
@@ -122,45 +122,6 @@ def measured(command: LagCommand, requests: FakeLagRequests) -> list[Lag]:
 
 
 # --- the command
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        ([], COMMAND),
-        (["--topic", "a", "--topic", "b", "--topic", "a"], replace(COMMAND, topics=("a", "b"))),
-        (["--watch"], replace(COMMAND, watch_s=2.0)),
-        (["--json", "--watch", "0.5"], replace(COMMAND, as_json=True, watch_s=0.5)),
-        (["--max-lag", "0", "--max-behind", "600"], replace(COMMAND, max_lag=0, max_behind_s=600.0)),
-        (["--config", "c"], replace(COMMAND, connection=replace(COMMAND.connection, config=Path("c")))),
-    ],
-)
-def test_arguments(words: list[str], command: LagCommand) -> None:
-    assert parse_arguments([*GIVEN, *words]) == command
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--watch", "0"], "--watch: '0' is not a number of seconds above 0"),
-        (["--watch", "nan"], "'nan' is not a number of seconds"),
-        (["--max-behind", "-1"], "--max-behind"),
-        (["--max-lag", "1.5"], "--max-lag: '1.5' is not an integer from 0"),
-        (["--max-lag", "-1"], "--max-lag"),
-    ],
-)
-def test_wrong_arguments(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments([*GIVEN, *words])
-    assert ended.value.code == 2
-    assert text in capsys.readouterr().err
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(["lag", "--help"])
-    assert ended.value.code == 0
-    assert "3 beyond --max-lag or --max-behind" in capsys.readouterr().out
 
 
 def test_all_partitions_of_the_groups_topics_in_a_table(requests: FakeLagRequests) -> None:

@@ -135,16 +135,12 @@ def test_a_closed_stderr_ends_no_command_either(bed: Bed) -> None:
 
 
 @pytest.mark.usefixtures("requests")
-@pytest.mark.parametrize("more", [[], ["--json"], ["--watch", "30"]])
-def test_a_bound_that_is_passed_is_reported_also_when_nobody_reads_the_lag(more: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "code"), [(["89"], 3), (["89", "--json"], 3), (["89", "--watch", "30"], 3), (["90"], 0)]
+)
+def test_a_lag_that_nobody_reads_keeps_its_exit_code(words: list[str], code: int) -> None:
     with unread():
-        assert main([*LAG, "--max-lag", "89", *more]) == 3
-
-
-@pytest.mark.usefixtures("requests")
-def test_a_lag_within_its_bounds_that_nobody_reads() -> None:
-    with unread():
-        assert main([*LAG, "--max-lag", "90"]) == 0
+        assert main([*LAG, "--max-lag", *words]) == code
 
 
 @pytest.mark.parametrize(("words", "cluster"), [(LAG, "requests"), (GROUP, "group")])
@@ -221,18 +217,17 @@ def test_an_interrupt_of_group(group: FakeGroupCluster, monkeypatch: pytest.Monk
     assert main(GROUP) == 130
 
 
-@pytest.mark.usefixtures("requests")
-def test_an_interrupt_is_the_usual_end_of_watching_the_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt_pauses(monkeypatch)
-    assert main([*LAG, "--watch", "600"]) == 0
-
-
-@pytest.mark.usefixtures("group")
-def test_an_interrupt_is_the_usual_end_of_watching_a_group(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("words", "cluster"), [(LAG, "requests"), (GROUP, "group")])
+def test_an_interrupt_is_the_usual_end_of_watching(
+    words: list[str],
+    cluster: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    request.getfixturevalue(cluster)
     interrupt_pauses(monkeypatch)
-    assert main([*GROUP, "--watch", "600"]) == 0
+    assert main([*words, "--watch", "600"]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -289,31 +284,29 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.mark.usefixtures("requests")
-def test_lag_reports_its_steps(steps: list[str]) -> None:
-    assert main(LAG) == 0
-    assert steps == [
-        "reading the list of topics", "reading the offsets of group shop on 1 partitions",
-        "reading the log ends and next records of 1 partitions",
-    ]  # fmt: skip
-
-
-@pytest.mark.usefixtures("group")
-def test_group_reports_its_steps(steps: list[str]) -> None:
-    assert main(GROUP) == 0
-    assert steps == [
-        "reading the members of group shop", "reading the offsets of group shop on 1 partitions",
-        "reading the log ends of 1 partitions",
-    ]  # fmt: skip
-
-
-@pytest.mark.usefixtures("bed")
-def test_reset_reports_its_steps(steps: list[str]) -> None:
-    assert main([*RESET, "--execute"]) == 0
-    assert steps == [
-        "reading the group's members", "reading the group's offsets", "reading the partitions of 1 topics",
-        "reading the beginnings and ends of 2 logs", "committing 2 offsets",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "cluster", "expected"),
+    [
+        (LAG, "requests", [
+            "reading the list of topics", "reading the offsets of group shop on 1 partitions",
+            "reading the log ends and next records of 1 partitions",
+        ]),
+        (GROUP, "group", [
+            "reading the members of group shop", "reading the offsets of group shop on 1 partitions",
+            "reading the log ends of 1 partitions",
+        ]),
+        ([*RESET, "--execute"], "bed", [
+            "reading the group's members", "reading the group's offsets", "reading the partitions of 1 topics",
+            "reading the beginnings and ends of 2 logs", "committing 2 offsets",
+        ]),
+    ],
+)  # fmt: skip
+def test_a_command_reports_its_steps(
+    words: list[str], cluster: str, expected: list[str], steps: list[str], request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(cluster)
+    assert main(words) == 0
+    assert steps == expected
 
 
 def test_timeline_reports_its_steps(steps: list[str], tmp_path: Path) -> None:

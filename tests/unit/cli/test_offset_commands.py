@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from spark_groupsource.cli.arguments import (
-    Command,
     Connection,
     ResetCommand,
     SavepointCommand,
-    Target,
-    TargetKind,
     client_options,
-    parse_arguments,
     parse_target,
 )
 from spark_groupsource.cli.offset_commands import OffsetCommands
@@ -57,129 +52,6 @@ REFUNDS = TopicPartition("refunds", 0)
 CLUSTER = "the cluster's id"
 CONNECTION = Connection("broker:9092", "shop")
 GIVEN = ["--bootstrap-servers", "broker:9092", "--group", "shop"]
-
-
-# --- arguments
-
-
-@pytest.mark.parametrize(
-    ("words", "target"),
-    [
-        (["initial"], Target(TargetKind.INITIAL)),
-        (["earliest"], Target(TargetKind.EARLIEST)),
-        (["latest"], Target(TargetKind.LATEST)),
-        (["savepoint", "a/file"], Target(TargetKind.SAVEPOINT, path=Path("a/file"))),
-        (["checkpoint", "s3a://b/c"], Target(TargetKind.CHECKPOINT, location="s3a://b/c")),
-        (["1700000000000"], Target(TargetKind.TIME, 1_700_000_000_000)),
-        (["100000000000"], Target(TargetKind.TIME, 100_000_000_000)),
-        (["2023-11-14T22:13:20Z"], Target(TargetKind.TIME, 1_700_000_000_000)),
-        (["2023-11-14T22:13:20"], Target(TargetKind.TIME, 1_700_000_000_000)),
-        (["2023-11-14T23:13:20+01:00"], Target(TargetKind.TIME, 1_700_000_000_000)),
-        (["2023-11-14T22:13:20.123z"], Target(TargetKind.TIME, 1_700_000_000_123)),
-        (["2023-11-14 22:13:20"], Target(TargetKind.TIME, 1_700_000_000_000)),
-    ],
-)
-def test_target(words: list[str], target: Target) -> None:
-    assert parse_target(words) == target
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["savepoint"], "needs one FILE"),
-        (["savepoint", "a", "b"], "needs one FILE"),
-        (["checkpoint"], "needs one LOCATION"),
-        (["latest", "a"], "unexpected word 'a'"),
-        (["tomorrow"], "'tomorrow' is not initial"),
-        ([""], "'' is not initial"),
-        (["-5"], "'-5' is not initial"),
-        (["17000000"], "'17000000' is neither milliseconds"),
-        (["1769860800"], "12 digits or more; append 000 to seconds"),
-        (["17698608000"], "'17698608000' is neither milliseconds"),
-        (["1969-12-31T23:59:59Z"], "not between 1970 and 9999"),
-        (["9999999999999999999"], "not between 1970 and 9999"),
-        (["2023-13-01"], "'2023-13-01' is not initial"),
-    ],
-)
-def test_target_refused(words: list[str], reason: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(reason)):
-        parse_target(words)
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (["reset", *GIVEN, "--to", "initial"], ResetCommand(CONNECTION, Target(TargetKind.INITIAL))),
-        (
-            ["reset", *GIVEN, "--to", "latest", "--topic", "a", "--topic", "b", "--topic", "a", "--execute"],
-            ResetCommand(CONNECTION, Target(TargetKind.LATEST), ("a", "b"), execute=True),
-        ),
-        (
-            ["reset", "--to", "savepoint", "f", *GIVEN, "--config", "c"],
-            ResetCommand(replace(CONNECTION, config=Path("c")), Target(TargetKind.SAVEPOINT, path=Path("f"))),
-        ),
-        (["savepoint", *GIVEN, "f"], SavepointCommand(CONNECTION, Path("f"))),
-        # Of a file with the line ends of Windows.
-        (
-            ["savepoint", "--group", "shop", "--bootstrap-servers", "broker:9092\r", "f"],
-            SavepointCommand(CONNECTION, Path("f")),
-        ),
-    ],
-)
-def test_arguments(words: list[str], command: Command) -> None:
-    assert parse_arguments(words) == command
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], "COMMAND"),
-        (["restart"], "invalid choice: 'restart'"),
-        (["reset", "--group", "shop", "--to", "latest"], "--bootstrap-servers"),
-        (["reset", *GIVEN[:-1], ""], "argument --group: it is empty"),
-        (["reset", *GIVEN[:-1], "\udcff"], "argument --group: it is not valid UTF-8"),
-        (["reset", *GIVEN, "--to", "latest", "--topic", ""], "argument --topic: it is empty"),
-        (["reset", *GIVEN], "--to"),
-        (["lag", *GIVEN[:2], "--gruop", "shop"], "unrecognized arguments: --gruop, did you mean --group?"),
-        (["lag", *GIVEN[:2], "--gruop=shop"], "unrecognized arguments: --gruop, did you mean --group?"),
-        (["reset", *GIVEN, "--to", "latest", "--exec"], "unrecognized arguments: --exec, did you mean --execute?"),
-        (["reset", *GIVEN, "--to", "latest", "--zzz"], "unrecognized arguments: --zzz\n"),
-        (["reset", *GIVEN, "--to", "tomorrow"], "argument --to: 'tomorrow' is not initial"),
-        (["reset", *GIVEN, "--to", "-24x"], "argument --to: '-24x' is not initial"),
-        (["savepoint", *GIVEN], "FILE"),
-        (["adopt", *GIVEN, "--from-group", ""], "argument --from-group: it is empty"),
-        (["adopt", *GIVEN, "--from-group", GIVEN[-1]], "argument --from-group: it is the same as --group"),
-        (
-            ["adopt", *GIVEN, "--from-group", " a"],
-            'argument --from-group: " a" is not a group name without white space',
-        ),
-        (["reset", *GIVEN[:-1], "shop ", "--to", "latest"], 'argument --group: "shop " is not a group name without'),
-        (["lag", *GIVEN[:-1], "\tshop"], 'argument --group: "\\tshop" is not a group name without'),
-        (["savepoint", *GIVEN[:-1], "shop\r", "f"], 'argument --group: "shop\\r" is not a group name without'),
-        (["group", *GIVEN[:-1], "sh\0op"], 'argument --group: "sh\\u0000op" is not a group name without'),
-        (["exporter", *GIVEN[:-1], "shop "], 'argument --group: "shop " is not a group name without'),
-        (["doctor", *GIVEN[:-1], "shop "], 'argument --group: "shop " is not a group name without'),
-        (["adopt", *GIVEN, "--from-checkpoint", " "], "argument --from-checkpoint: it is empty"),
-        (["adopt", *GIVEN, "--from-checkpoint", "/c", "--source", ""], "argument --source: it is empty"),
-    ],
-)
-def test_wrong_arguments_end_with_code_2(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(words)
-    assert ended.value.code == 2
-    shown = capsys.readouterr().err
-    assert text in shown
-    assert "usage: python -m spark_groupsource" in shown
-
-
-@pytest.mark.parametrize(
-    "words", [["--help"], ["reset", "--help"], ["savepoint", "--help"], ["adopt", "--help"], ["group", "--help"]]
-)
-def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(words)
-    assert ended.value.code == 0
-    assert "usage: python -m spark_groupsource" in capsys.readouterr().out
 
 
 # --- the properties file

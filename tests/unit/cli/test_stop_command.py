@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
-from spark_groupsource.cli.arguments import StopCommand, parse_arguments
+from spark_groupsource.cli.arguments import StopCommand
 from spark_groupsource.cli.main import main
 from spark_groupsource.cli.stop_command import stop_query
 from spark_groupsource.errors import CommandError
@@ -25,11 +25,6 @@ def location(tmp_path: Path) -> Path:
     (tmp_path / "metadata").write_text("{}")
     StopFiles(str(tmp_path)).register(RUN)
     return tmp_path
-
-
-def test_arguments() -> None:
-    assert parse_arguments(["stop", "--checkpoint-location", "/c", "--wait", "2.5"]) == StopCommand("/c", 2.5)
-    assert parse_arguments(["stop", "--checkpoint-location", "s3a://b/c"]) == StopCommand("s3a://b/c")
 
 
 def test_a_query_is_asked_and_not_waited_for(location: Path, capsys: pytest.CaptureFixture[str]) -> None:

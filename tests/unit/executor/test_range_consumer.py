@@ -48,23 +48,39 @@ def taken(consumer: RangeConsumer, item: OffsetRange = R0) -> list[int]:
     return [offset for batch in consumer.next_rows([item], 0.1) for offset in batch.column("offset").to_pylist()]
 
 
-def test_a_range_ends_by_position() -> None:
-    consumer, client = consumer_of(records(0, 10, 11), records(0, 12))
-    assert taken(consumer) == [10, 11]
-    assert not consumer.finished(R0)
-    assert taken(consumer) == [12]
-    assert consumer.finished(R0)
-    assert len(client.asked) == 2
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([records(0, 10, 11), records(0, 12)], [[10, 11], [12]]),
+        # The last offset of the range is a transaction marker, or was compacted away.
+        ([records(0, 10, 11), [eof(0, 13)]], [[10, 11], []]),
+        ([records(0, 10, 11), [eof(0, 99)]], [[10, 11], []]),
+        ([[*records(0, 10, 11), eof(0, 13)]], [[10, 11]]),
+        ([[eof(0, 13), eof(0, 11)]], [[]]),
+        ([records(0, 10, 20)], [[10]]),
+        ([[*records(0, 10), eof(0, 13), unknown(0)]], [[10], []]),
+    ],
+    ids=[
+        "by position", "by an end of partition", "beyond the range", "with its records", "before an older one",
+        "a record beyond", "and is not lost",
+    ],
+)  # fmt: skip
+def test_how_a_range_ends(batches: list[list[FakeMessage]], expected: list[list[int]]) -> None:
+    consumer, client = consumer_of(*batches)
+    for offsets in expected[: len(batches) - 1]:
+        assert taken(consumer) == offsets
+        assert not consumer.finished(R0)
+    for offsets in expected[len(batches) - 1 :]:
+        assert taken(consumer) == offsets
+        assert consumer.finished(R0)
+    assert len(client.asked) == len(batches)
 
 
-@pytest.mark.parametrize("end", [13, 99])
-def test_a_range_ends_by_an_end_of_partition_at_or_beyond_its_end(end: int) -> None:
-    """Its last offset is a transaction marker, or was compacted away."""
-    consumer, _ = consumer_of(records(0, 10, 11), [eof(0, end)])
-    assert taken(consumer) == [10, 11]
-    assert not consumer.finished(R0)
+def test_only_records_beyond_the_range_leave_it_empty() -> None:
+    consumer, _ = consumer_of(records(0, 20, 21))
     assert taken(consumer) == []
     assert consumer.finished(R0)
+    assert consumer.position(P0) == 13
 
 
 @pytest.mark.parametrize("end", [10, 12])
@@ -76,31 +92,6 @@ def test_an_end_of_partition_before_the_range_ends_nothing(end: int) -> None:
     assert not consumer.finished(R0)
     assert taken(consumer) == [10, 11, 12]
     assert consumer.finished(R0)
-
-
-def test_an_end_of_partition_does_not_cut_off_records_that_came_with_it() -> None:
-    consumer, _ = consumer_of([*records(0, 10, 11), eof(0, 13)])
-    assert taken(consumer) == [10, 11]
-    assert consumer.finished(R0)
-
-
-def test_an_older_end_of_partition_does_not_hide_a_later_one() -> None:
-    consumer, _ = consumer_of([eof(0, 13), eof(0, 11)])
-    assert taken(consumer) == []
-    assert consumer.finished(R0)
-
-
-def test_a_range_ends_at_a_record_beyond_it() -> None:
-    consumer, _ = consumer_of(records(0, 10, 20))
-    assert taken(consumer) == [10]
-    assert consumer.finished(R0)
-
-
-def test_only_records_beyond_the_range_leave_it_empty() -> None:
-    consumer, _ = consumer_of(records(0, 20, 21))
-    assert taken(consumer) == []
-    assert consumer.finished(R0)
-    assert consumer.position(P0) == 13
 
 
 def test_a_range_ends_behind_a_transaction_marker_without_an_event() -> None:
@@ -594,13 +585,6 @@ def test_what_comes_behind_a_lost_position_is_another_logs(event: FakeMessage) -
         assert not consumer.finished(R0)
 
 
-def test_a_range_that_has_ended_is_not_lost() -> None:
-    consumer, _ = consumer_of([*records(0, 10), eof(0, 13), unknown(0)])
-    taken(consumer)
-    assert taken(consumer) == []
-    assert consumer.finished(R0)
-
-
 def test_a_range_that_is_given_up() -> None:
     consumer, client = consumer_of([unknown(0)], records(0, 13))
     with pytest.raises(OutOfRange):
@@ -638,21 +622,6 @@ def test_an_impossible_timestamp_beyond_the_range_does_not_matter() -> None:
 
 
 # --- out of range
-
-
-@pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE])
-def test_a_position_that_the_log_does_not_have(code: int) -> None:
-    consumer, _ = consumer_of([FakeMessage(P0, -1001, error=code)])
-    with pytest.raises(OutOfRange, match="orders-0") as raised:
-        consumer.next_rows([R0], 0.1)
-    assert raised.value.partition == P0
-
-
-def test_what_was_delivered_before_comes_first() -> None:
-    consumer, _ = consumer_of([*records(0, 10), out_of_range(0)])
-    assert taken(consumer) == [10]
-    with pytest.raises(OutOfRange):
-        consumer.next_rows([R0], 0.1)
 
 
 def test_it_is_remembered_for_another_range_of_the_task() -> None:
@@ -712,20 +681,6 @@ def test_trouble_of_a_partition_that_the_task_does_not_read(name: str) -> None:
         taken(consumer, R1)
 
 
-@pytest.mark.rule("R65")
-def test_a_damaged_record_behind_the_range_does_not_matter() -> None:
-    consumer, _ = consumer_of([*records(0, 10, 11, 12), FakeMessage(P0, 13, error=KafkaError._BAD_MSG)])
-    assert taken(consumer) == [10, 11, 12]
-    assert consumer.finished(R0)
-
-
-def test_a_damaged_record_is_reported_when_it_is_the_next_one() -> None:
-    consumer, _ = consumer_of([*records(0, 10), FakeMessage(P0, 11, error=KafkaError._BAD_MSG)])
-    assert taken(consumer) == [10]
-    with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 11"):
-        taken(consumer)
-
-
 @pytest.mark.parametrize(
     ("code", "error"),
     [
@@ -768,29 +723,45 @@ def test_trouble_of_an_idle_partition_of_the_fast_lane() -> None:
     assert taken(consumer) == [10, 11, 12]
 
 
-def test_a_forbidden_topic_fails_at_once() -> None:
-    consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError.TOPIC_AUTHORIZATION_FAILED)])
-    with pytest.raises(AccessError, match=r"TOPIC_ACCESS_DENIED.*'orders'"):
+@pytest.mark.rule("R65")
+def test_a_damaged_record_behind_the_range_does_not_matter() -> None:
+    consumer, _ = consumer_of([*records(0, 10, 11, 12), FakeMessage(P0, 13, error=KafkaError._BAD_MSG)])
+    assert taken(consumer) == [10, 11, 12]
+    assert consumer.finished(R0)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "text"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessError, r"TOPIC_ACCESS_DENIED.*'orders'"),
+        (KafkaError._BAD_MSG, ReadError, r"READ_FAILED.*orders-0.*offset {at}"),
+        (KafkaError._BAD_COMPRESSION, ReadError, r"READ_FAILED.*orders-0.*offset {at}"),
+        (KafkaError._AUTO_OFFSET_RESET, OutOfRange, "orders-0"),
+        (KafkaError.OFFSET_OUT_OF_RANGE, OutOfRange, "orders-0"),
+    ],
+)
+@pytest.mark.parametrize("before", [(), (10,)], ids=["at once", "behind what was delivered before"])
+def test_trouble_of_the_partition_that_is_read(
+    before: tuple[int, ...], code: int, error: type[Exception], text: str
+) -> None:
+    at = 10 + len(before)
+    consumer, _ = consumer_of([*records(0, *before), FakeMessage(P0, at, error=code)])
+    if before:
+        assert taken(consumer) == [10]
+    with pytest.raises(error, match=text.format(at=at)) as raised:
         consumer.next_rows([R0], 0.1)
+    assert error is not OutOfRange or raised.value.partition == P0
 
 
-@pytest.mark.parametrize("code", [KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION])
-def test_a_damaged_record_fails_at_once(code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "is_reason"), [(KafkaError._TRANSPORT, True), (KafkaError.GROUP_AUTHORIZATION_FAILED, False)]
+)
+def test_other_errors_are_remembered_as_the_reason_but_for_rights_on_the_unused_group(
+    code: int, is_reason: bool
+) -> None:
     consumer, _ = consumer_of([FakeMessage(P0, 0, error=code)])
-    with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 10"):
-        consumer.next_rows([R0], 0.1)
-
-
-def test_other_errors_are_remembered_as_the_reason() -> None:
-    consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError._TRANSPORT)])
     assert taken(consumer) == []
-    assert consumer.requests.reason != ""
-
-
-def test_missing_rights_on_the_unused_group_mean_nothing() -> None:
-    consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError.GROUP_AUTHORIZATION_FAILED)])
-    assert taken(consumer) == []
-    assert consumer.requests.reason == ""
+    assert (consumer.requests.reason != "") == is_reason
 
 
 # --- settings and life

@@ -260,18 +260,6 @@ def accept(registry: SchemaRegistry, endpoint: TokenServer) -> None:
     registry.logins = {f"Bearer {endpoint.issued[-1]}"}
 
 
-def test_a_token_is_fetched_once_and_sent(one: SchemaRegistry, endpoint: TokenServer) -> None:
-    mine = client(one.url, oauth(endpoint))
-    with pytest.raises(KafkaUnavailableError, match="HTTP 401"):
-        mine.by_id(1)
-    accept(one, endpoint)
-    read(mine)
-    read(client(one.url, oauth(endpoint)))
-    assert one.headers[-1]["target-sr-cluster"] == "lsrc-1"
-    assert one.headers[-1]["confluent-identity-pool-id"] == "pool-1"
-    assert len(endpoint.issued) == 2, "the first one was refused, and renewed once"
-
-
 def test_a_token_that_is_refused_is_renewed_once(one: SchemaRegistry, endpoint: TokenServer) -> None:
     mine = client(one.url, oauth(endpoint))
     with pytest.raises(KafkaUnavailableError, match="HTTP 401"):
@@ -279,6 +267,10 @@ def test_a_token_that_is_refused_is_renewed_once(one: SchemaRegistry, endpoint: 
     assert (len(one.headers), len(endpoint.issued)) == (2, 2)
     accept(one, endpoint)
     read(mine)
+    read(client(one.url, oauth(endpoint)))
+    sent = one.headers[-1]
+    assert (sent["target-sr-cluster"], sent["confluent-identity-pool-id"]) == ("lsrc-1", "pool-1")
+    assert len(endpoint.issued) == 2, "clients of one login share a token"
     one.logins = set()
     endpoint.status = 503
     with pytest.raises(KafkaUnavailableError, match="HTTP 401"):

@@ -176,6 +176,16 @@ class Story:
         key = (life, number, attempt)
         return next(n for n, one in enumerate(self.batches) if (one.checkpoint, one.batch, one.attempt) == key)
 
+    def ranges(self, life: str, number: int) -> dict[str, list[int]]:
+        """What a batch has planned."""
+        return self.completed[self.plan_of(life, number)].end["topics"][TOPIC]["ranges"]
+
+    def change_commit(self, partition: int, offset: int, old: str = "", new: str = "", **changes: Any) -> None:
+        """Replace a text in the metadata of the first commit of this offset, and other fields."""
+        n = self.commit_of(partition, offset)
+        metadata = self.commits[n].metadata.replace(old, new)
+        self.commits[n] = replace(self.commits[n], metadata=metadata, **changes)
+
     def edit_rows(self, life: str, number: int, rows: Any, attempt: int = 0) -> None:
         """Replace a run's rows by `rows(old rows)`."""
         n = self.run_of(life, number, attempt)
@@ -232,8 +242,7 @@ def with_gap() -> Story:
     story.remove(0, 70, 80)
     story.fault("records-deleted", TOPIC, 14.5, 15.5, deleted=[[TOPIC, 0, 70, 80]])
     story.completed[-1].end["topics"][TOPIC]["ranges"]["0"] = [80, 100]
-    n = story.commit_of(0, 100)
-    story.commits[n] = replace(story.commits[n], metadata=story.commits[n].metadata.replace("[70", "[80"))
+    story.change_commit(0, 100, "[70", "[80")
     story.edit_rows("q2#1", 2, lambda rows: [row for row in rows if row[2] == 1 or row[3] >= 80])
     return story
 
@@ -244,7 +253,7 @@ def begun_at_10(story: Story) -> Story:
     story.commits[0] = replace(story.commits[0], offset=10)
     swap(story, 0, "[0, 0]", "[10, 10]")
     swap(story, 0, "[0, 20]", "[10, 20]")
-    story.completed[story.plan_of("q1#1", 0)].end["topics"][TOPIC]["ranges"]["0"] = [10, 20]
+    story.ranges("q1#1", 0)["0"] = [10, 20]
     story.edit_rows("q1#1", 0, lambda rows: [row for row in rows if row[2] == 1 or row[3] >= 10])
     return story
 

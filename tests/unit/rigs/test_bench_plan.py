@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 
 import pytest
@@ -64,11 +63,6 @@ def test_one_group_alone_has_all_that_it_needs() -> None:
     ]
 
 
-def test_memory_needs_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.benchmarks.plan.is_available", lambda: False)
-    assert names(FULL, "memory") == []
-
-
 def test_goals() -> None:
     assert throughput_goals(Content(1, 100, 4), in_c=True) == {ADD_BATCH: 3.0, CPU: 2.0}
     assert throughput_goals(Content(1, 1000, 4), in_c=True) == {ADD_BATCH: 2.5, CPU: 2.0}
@@ -103,11 +97,6 @@ def test_small_batches_that_fill_their_partitions() -> None:
     assert plan.small == plan.new == [(1, 1), (50, 1), (50, 4)]
 
 
-def test_nothing_given_changes_nothing() -> None:
-    assert plan_of(parse_arguments([])) == FULL
-    assert plan_of(parse_arguments(["--smoke"])) == SMOKE
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -134,18 +123,6 @@ def test_json_texts_have_their_size_and_can_be_compressed_as_such_data_can() -> 
     assert texts == json_texts(1000, 200)
     together = b"".join(texts)
     assert 2.5 < len(together) / len(zlib.compress(together)) < 8
-
-
-def test_a_json_text_is_json_but_for_its_cut_end() -> None:
-    text = json_texts(1000, 1)[0]
-    start = json.loads(text[: text.rindex(b"},{")] + b"}]}")
-    assert len(start["lines"]) > 3
-
-
-def test_noise_cannot_be_compressed() -> None:
-    value = values_of(Content(10, 1000, 1))[0]
-    assert len(value) == 1000
-    assert len(zlib.compress(value)) > 990
 
 
 @pytest.mark.parametrize("text", [False, True])

@@ -69,10 +69,6 @@ def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> Non
     assert percentile([float(n) for n in range(20, 0, -1)], share) == expected
 
 
-def test_percentile_of_one_value() -> None:
-    assert percentile([7.0], 95) == 7.0
-
-
 def test_medians_with_their_spread_ratio_goal_and_counts() -> None:
     text = tables(compared(pair(FEW, ADD_BATCH, [100, 300, 200], [900, 500, 600], goal=2.5)))
     case = "| 1,000 x 100 B, noop sink, 4 partitions |"
@@ -91,15 +87,6 @@ def test_no_ratio_by_nothing() -> None:
     assert found[0].ratio is None
     assert "| - |" in tables(found)
     assert "batches" not in verdict(found)
-
-
-def test_one_source_alone_is_not_compared() -> None:
-    assert compare(pair(FEW, ADD_BATCH, [1], [1])[:1]) == []
-
-
-def test_only_our_series_has_the_goal() -> None:
-    ours, peer = pair(FEW, ADD_BATCH, [1], [1], goal=3.0)
-    assert (ours.goal, peer.goal) == (3.0, None)
 
 
 def test_ahead_level_and_behind() -> None:
@@ -125,11 +112,6 @@ def test_a_part_of_the_trigger_is_not_judged() -> None:
     found = compared(pair(BATCHES, LATEST_OFFSET, [13], [1]))
     assert "latestOffset" in tables(found)
     assert "latestOffset" not in verdict(found)
-
-
-def test_a_goal_that_is_reached() -> None:
-    text = verdict(compared(pair(FEW, ADD_BATCH, [100], [300], goal=3.0)))
-    assert listed(text, "Ahead")[0].endswith("3.00 x; goal 3.00 reached")
 
 
 @pytest.mark.parametrize(
@@ -159,10 +141,6 @@ def test_growth_from_the_fewest_to_the_most_partitions() -> None:
     assert [(one.fewest, one.most, one.ours, one.peer) for one in growths(found)] == [(4, 256, 0.5, 0.25)]
     assert "| 1,000 x 100 B, noop sink | 4 to 256 | 50% | 25% |" in tables(found)
     assert any("4 to 256 partitions: 50% of the throughput" in line for line in listed(verdict(found), "Ahead"))
-
-
-def test_no_growth_of_one_number_of_partitions() -> None:
-    assert growths(compared(pair(FEW, ADD_BATCH, [100], [100]))) == []
 
 
 def test_the_source_without_kafka_stands_beside_both_and_is_not_compared() -> None:
@@ -238,16 +216,6 @@ def test_a_bar_that_would_dwarf_the_others_is_cut_off(tmp_path: Path) -> None:
     figure = draw(compared(pair(FEW, ADD_BATCH, [10], [500]), pair(MANY, ADD_BATCH, [10], [30])), "title")
     assert [bar.get_width() for bar in figure.axes[0].patches] == [MOST, 3.0]
     assert "50.00, cut off" in chart_text(figure, tmp_path / "chart.svg")
-
-
-def test_a_chart_of_nothing(tmp_path: Path) -> None:
-    assert "nothing was measured" in chart_text(draw([], "nothing was measured"), tmp_path / "chart.svg")
-
-
-def test_the_same_chart_is_the_same_file(tmp_path: Path) -> None:
-    for name in ("one.svg", "two.svg"):
-        plots.save(draw(compared(pair(FEW, ADD_BATCH, [100], [250])), "title"), tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 def test_a_chart_without_matplotlib_is_refused_before_measuring(

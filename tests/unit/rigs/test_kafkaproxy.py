@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 
 import pytest
 
@@ -17,7 +16,6 @@ from tests.realkafka.wire import (
     Request,
     Rule,
     RuleBook,
-    RuleError,
     WireError,
     framed,
     parse_request,
@@ -53,12 +51,6 @@ def test_frames_come_whole_however_the_stream_is_cut(step: int) -> None:
     got = [frame for begin in range(0, len(stream), step) for frame in splitter.feed(stream[begin : begin + step])]
     assert got == frames
     assert splitter.feed(b"\0\1z") == [b"z"], "the two bytes that were left begin the next frame"
-
-
-@pytest.mark.parametrize("hostile", [b"\x16\x03\x01\x02\x00\x01", b"\xff\xff\xff\xff"])
-def test_bytes_that_are_not_kafka_are_refused(hostile: bytes) -> None:
-    with pytest.raises(WireError, match="a frame of"):
-        FrameSplitter().feed(hostile)
 
 
 def test_a_request_header_is_read() -> None:
@@ -122,53 +114,6 @@ def test_a_rule_acts_as_often_as_it_says() -> None:
     got = [book.match(On.REQUEST, request(Api.HEARTBEAT), 1) for _ in range(5)]
     assert got == [ever, twice, twice, ever, ever]
     assert (twice.fired, ever.fired) == (2, 3)
-
-
-def test_a_removed_rule_acts_no_more_and_lets_go() -> None:
-    book = RuleBook()
-    woken: list[str] = []
-    one, two = book.add(Rule(Api.HEARTBEAT, action=Action.HOLD)), book.add(Rule(Api.FETCH, action=Action.HOLD))
-    one.hold(lambda: woken.append("one"))
-    two.hold(lambda: woken.append("two"))
-    book.remove(one)
-    book.remove(one)
-    assert woken == ["one"]
-    assert book.match(On.REQUEST, request(Api.HEARTBEAT), 1) is None
-    book.clear()
-    assert woken == ["one", "two"]
-    one.hold(lambda: woken.append("late"))
-    assert woken[-1] == "late", "who comes after the release does not wait"
-
-
-def test_firing_can_be_waited_for() -> None:
-    rule = Rule(Api.OFFSET_COMMIT, times=2)
-    with pytest.raises(TimeoutError, match=r"cut OFFSET_COMMIT request of 'any'.* 1 times, it did 0 times"):
-        rule.wait_fired(0.0)
-    waiter = threading.Thread(target=rule.wait_fired, args=(30.0, 2), daemon=True)
-    waiter.start()
-    assert rule.claim(On.REQUEST, request(Api.OFFSET_COMMIT), 1)
-    assert rule.claim(On.REQUEST, request(Api.OFFSET_COMMIT), 1)
-    waiter.join(30.0)
-    assert not waiter.is_alive()
-
-
-def test_a_condition_that_fails_is_not_taken_for_a_broken_connection() -> None:
-    book = RuleBook()
-    book.add(Rule(Api.FETCH, where=lambda _: 1 // 0 > 0))
-    with pytest.raises(RuleError, match="ZeroDivisionError"):
-        book.match(On.REQUEST, request(Api.FETCH), 1)
-
-
-def test_requests_are_counted_by_api_and_client() -> None:
-    book = RuleBook()
-    for client in ("first-member", "first-cluster", "second-member"):
-        book.note(request(Api.METADATA, client))
-    book.note(request(Api.HEARTBEAT))
-    assert (book.seen(Api.METADATA), book.seen(Api.METADATA, "-member"), book.seen(Api.HEARTBEAT, "second")) == (
-        3,
-        2,
-        0,
-    )
 
 
 # --- KIP-848 heartbeats

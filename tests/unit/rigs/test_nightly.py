@@ -18,30 +18,25 @@ def test_a_row_replaces_the_older_one_of_its_part_and_leaves_the_others() -> Non
     assert nightly.rows_of(nightly.table_of(rows | {"a": new}, ["a", "b", "c"])) == {"a": new, "b": old["b"]}
 
 
-@pytest.mark.parametrize(
-    ("output", "code", "result"),
-    [
-        (["x", "==== 3 passed, 1 skipped in 12.50s ===="], 0, "passed: 3 passed, 1 skipped"),
-        (["1 failed, 2 passed in 61.02s (0:01:01)"], 1, "FAILED: 1 failed, 2 passed"),
-        (["300 skipped, 4 deselected in 8.10s"], 0, "FAILED: 300 skipped, 4 deselected"),
-        (["nothing"], 0, "FAILED: exit code 0"),
-        ([], -9, "FAILED: exit code -9"),
-    ],
-)
-def test_tests_end_with_the_words_of_their_last_line(output: list[str], code: int, result: str) -> None:
-    assert nightly.result_of(Part("topics", "about", ("tests/kafka",)), output, code) == result
+TESTS = Part("topics", "about", ("tests/kafka",))
+COMMAND = Part("rig", "about", (), ("scripts/faults",))
 
 
 @pytest.mark.parametrize(
-    ("output", "code", "result"),
+    ("part", "output", "code", "result"),
     [
-        (["12:00:01 PASSED after 300 s, seed 1"], 0, "passed: PASSED after 300 s, seed 1"),
-        (["12:00:01 FAILED after 300 s, seed 1"], 1, "FAILED: FAILED after 300 s, seed 1"),
-        (["a table"], 0, "passed: exit code 0"),
+        (TESTS, ["x", "==== 3 passed, 1 skipped in 12.50s ===="], 0, "passed: 3 passed, 1 skipped"),
+        (TESTS, ["1 failed, 2 passed in 61.02s (0:01:01)"], 1, "FAILED: 1 failed, 2 passed"),
+        (TESTS, ["300 skipped, 4 deselected in 8.10s"], 0, "FAILED: 300 skipped, 4 deselected"),
+        (TESTS, ["nothing"], 0, "FAILED: exit code 0"),
+        (TESTS, [], -9, "FAILED: exit code -9"),
+        (COMMAND, ["12:00:01 PASSED after 300 s, seed 1"], 0, "passed: PASSED after 300 s, seed 1"),
+        (COMMAND, ["12:00:01 FAILED after 300 s, seed 1"], 1, "FAILED: FAILED after 300 s, seed 1"),
+        (COMMAND, ["a table"], 0, "passed: exit code 0"),
     ],
 )
-def test_a_command_ends_with_the_words_of_the_rig_or_its_exit_code(output: list[str], code: int, result: str) -> None:
-    assert nightly.result_of(Part("rig", "about", (), ("scripts/faults",)), output, code) == result
+def test_a_result_has_the_last_words_of_its_output(part: Part, output: list[str], code: int, result: str) -> None:
+    assert nightly.result_of(part, output, code) == result
 
 
 def test_a_part_runs_its_tests_at_its_level_or_its_command() -> None:

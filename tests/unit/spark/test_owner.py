@@ -81,11 +81,29 @@ class Program:
         self.queries.append(FakeQuery())
         return self.queries[-1]
 
+    def start_failing(self, text: str) -> Any:
+        query = self.start()
+        query.fail(text)
+        return query
+
     def run(self, start: Callable[[], Any] | None = None) -> QueryEnd:
         return run_when_owner(
             start or self.start, group="pay", topic="orders", options={"kafka.bootstrap.servers": "h:9092"},
             checkpoint_location=self._location, timeout_s=0.3,
         )  # fmt: skip
+
+    def run_beside(self, work: Callable[[], object]) -> QueryEnd:
+        """Run while a thread does the test's part."""
+        thread = threading.Thread(target=work)
+        thread.start()
+        end = self.run()
+        thread.join()
+        return end
+
+    def owns(self, times: int = 1) -> None:
+        """Give it the lock, and wait until it has started that many queries."""
+        self.lock.happens(LockEvent.ASSIGNED)
+        wait_until(lambda: len(self.queries) == times)
 
 
 @pytest.fixture
@@ -99,76 +117,52 @@ def program(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]
     assert made.lock.left
 
 
-def beside(work: Callable[[], object]) -> threading.Thread:
-    """Do the test's part on a thread beside the program."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
 def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_stop_while_it_waits_starts_nothing(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
-    thread = beside(lambda: (time.sleep(2.5), terminate()))
-    assert program.run() is QueryEnd.WAITED
-    thread.join()
+    assert program.run_beside(lambda: (time.sleep(2.5), terminate())) is QueryEnd.WAITED
     assert program.queries == []
 
 
 def test_it_starts_once_it_owns_the_lock_and_ends_at_sigterm(program: Program) -> None:
     def others() -> None:
-        program.lock.happens(LockEvent.ASSIGNED)
-        wait_until(lambda: len(program.queries) == 1)
+        program.owns()
         terminate()
 
-    thread = beside(others)
-    assert program.run() is QueryEnd.CANCELLED, "its source was not reached in time"
-    thread.join()
+    assert program.run_beside(others) is QueryEnd.CANCELLED, "its source was not reached in time"
     assert program.queries[0].stops == 1
 
 
 def test_a_lost_lock_stops_the_query_at_once_and_it_waits_again(program: Program) -> None:
     def others() -> None:
-        program.lock.happens(LockEvent.ASSIGNED)
-        wait_until(lambda: len(program.queries) == 1)
+        program.owns()
         program.lock.happens(LockEvent.LOST)
         wait_until(lambda: program.queries[0].stops == 1)
         wait_until(lambda: program.lock.state is LockState.WAITING)
-        program.lock.happens(LockEvent.ASSIGNED)
-        wait_until(lambda: len(program.queries) == 2)
+        program.owns(2)
         terminate()
 
-    thread = beside(others)
-    program.run()
-    thread.join()
+    program.run_beside(others)
     assert [query.stops for query in program.queries] == [1, 1]
 
 
 def test_a_lock_that_comes_back_while_the_query_is_stopped_starts_it_again(program: Program) -> None:
     def others() -> None:
-        program.lock.happens(LockEvent.ASSIGNED)
-        wait_until(lambda: len(program.queries) == 1)
+        program.owns()
         program.lock.happens(LockEvent.LOST, LockEvent.ASSIGNED)
         wait_until(lambda: len(program.queries) == 2)
         terminate()
 
-    thread = beside(others)
-    program.run()
-    thread.join()
+    program.run_beside(others)
     assert program.queries[0].stops == 1
 
 
 def test_a_failure_of_the_owner_is_raised(program: Program) -> None:
-    def start() -> Any:
-        query = program.start()
-        query.fail("the disk is full")
-        return query
-
     program.lock.happens(LockEvent.ASSIGNED)
     with pytest.raises(StreamingQueryException, match="the disk is full"):
-        program.run(start)
+        program.run(lambda: program.start_failing("the disk is full"))
 
 
 @pytest.mark.parametrize("text", [REFUSED, "the disk is full"])
@@ -178,42 +172,31 @@ def test_a_failure_of_a_driver_that_has_lost_the_lock_is_none(program: Program, 
     """
 
     def others() -> None:
-        program.lock.happens(LockEvent.ASSIGNED)
-        wait_until(lambda: len(program.queries) == 1)
+        program.owns()
         program.lock.verdict = LockEvent.LOST
         program.queries[0].fail(text)
         wait_until(lambda: program.lock.state is LockState.WAITING)
         terminate()
 
-    thread = beside(others)
-    assert program.run() is QueryEnd.WAITED
-    thread.join()
+    assert program.run_beside(others) is QueryEnd.WAITED
 
 
 def test_an_owner_whose_batch_a_former_owner_has_recorded_starts_again(program: Program) -> None:
     def others() -> None:
-        program.lock.happens(LockEvent.ASSIGNED)
-        wait_until(lambda: len(program.queries) == 1)
+        program.owns()
         program.queries[0].fail(REFUSED)
         wait_until(lambda: len(program.queries) == 2)
         terminate()
 
-    thread = beside(others)
-    program.run()
-    thread.join()
+    program.run_beside(others)
 
 
 def test_it_does_not_start_again_for_ever(program: Program) -> None:
     """A writer that has no lock uses the checkpoint: a supervisor has to see that."""
 
-    def start() -> Any:
-        query = program.start()
-        query.fail(REFUSED)
-        return query
-
     program.lock.happens(LockEvent.ASSIGNED)
     with pytest.raises(StreamingQueryException, match="Multiple streaming jobs"):
-        program.run(start)
+        program.run(lambda: program.start_failing(REFUSED))
     assert len(program.queries) == 4
 
 
@@ -288,13 +271,10 @@ def test_the_lines_say_what_happens(program: Program, caplog: pytest.LogCaptureF
 
     def others() -> None:
         wait_until(lambda: "waits for the lock of group pay.lock; its members: pay-host" in caplog.text)
-        program.lock.happens(LockEvent.ASSIGNED)
-        wait_until(lambda: len(program.queries) == 1)
+        program.owns()
         program.lock.happens(LockEvent.LOST)
         wait_until(lambda: "has given up the lock" in caplog.text)
         terminate()
 
-    thread = beside(others)
-    assert program.run() is QueryEnd.WAITED
-    thread.join()
+    assert program.run_beside(others) is QueryEnd.WAITED
     assert "owns the lock of group pay.lock: the queries start" in caplog.text

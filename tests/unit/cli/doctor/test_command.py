@@ -18,7 +18,7 @@ from pyspark import cloudpickle
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
 from spark_groupsource.cli import main as program
-from spark_groupsource.cli.arguments import Connection, DoctorCommand, client_options, parse_arguments
+from spark_groupsource.cli.arguments import Connection, DoctorCommand
 from spark_groupsource.cli.doctor.broker_facts import RequestLog, Rights
 from spark_groupsource.cli.doctor.command import (
     LEAST_PYTHON,
@@ -515,18 +515,6 @@ def test_json() -> None:
     (bad,) = [row for row in seen["findings"] if row["verdict"] == "wrong"]
     assert bad["check"] == "clock"
     assert set(bad) == {"check", "verdict", "text", "cure"}
-
-
-def test_arguments() -> None:
-    least = parse_arguments(["doctor", "--bootstrap-servers", "b:1"])
-    assert least == DoctorCommand(Connection("b:1", ""))
-    assert client_options(Connection("b:1", "")).group_id == ""
-    given = (
-        "doctor --bootstrap-servers b:1 --group g --topic a --topic b --checkpoint-location /c --master local --json"
-    )
-    assert parse_arguments(given.split()) == DoctorCommand(
-        Connection("b:1", "g"), ("a", "b"), "/c", "local", as_json=True
-    )
 
 
 @pytest.mark.parametrize(("operations", "code"), [({"READ"}, 0), (set(), 1)])

@@ -214,10 +214,3 @@ def test_without_an_archive_the_error_names_the_place(
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert main(["doctor", "--fix-startup"]) == 1
     assert f"'{tmp_path}/python/lib/pyspark.zip' does not exist" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["doctor", "--undo"], ["doctor"]])
-def test_arguments_that_do_not_belong_together(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2

@@ -506,30 +506,6 @@ def command(*words: str) -> ExporterCommand:
     return found
 
 
-def test_arguments() -> None:
-    found = command("--group", "a", "--group", "b", "--group", "a")
-    assert (found.groups, found.pattern, found.address, found.port) == (("a", "b"), None, "127.0.0.1", 8000)
-    assert (found.interval_s, found.cluster_name, found.connection.group) == (15.0, "here:9092", "")
-    assert command("--group-pattern", "x.*\r").pattern == "x.*"
-    assert command("--group-pattern", " a|a ").pattern == " a|a "
-    found = command("--group-pattern", "x.*", "--port", "0", "--interval", "2", "--cluster-name", "prod")
-    assert (found.groups, found.pattern, found.port, found.cluster_name) == ((), "x.*", 0, "prod")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "one of the arguments --group --group-pattern is required"),
-        (("--group", "a", "--port", "65536"), "'65536' is not a port"),
-        (("--group-pattern", "("), "'(' is not a regular expression"),
-    ],
-)
-def test_wrong_arguments(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command(*words)
-    assert said in capsys.readouterr().err
-
-
 def test_the_command_prints_its_port_and_closes_it() -> None:
     made, _ = exporter(FakeKafka(a={P0: 20}), "a")
     said: list[str] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,7 @@ from spark_groupsource import errors
 from spark_groupsource import redaction as masking
 from spark_groupsource.assignors.notes import MemberNote
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.cli.arguments import Connection, GroupCommand, parse_arguments
+from spark_groupsource.cli.arguments import Connection, GroupCommand
 from spark_groupsource.cli.group.command import read_report, report_group
 from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, RawGroups, live_members
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
@@ -27,45 +26,6 @@ from tests.unit.fakes import ManualClock, group_denied, make_options, tp
 
 GIVEN = ["group", "--bootstrap-servers", "broker:9092", "--group", "shop"]
 COMMAND = GroupCommand(Connection("broker:9092", "shop"))
-
-
-# --- arguments
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        ([], COMMAND),
-        (["--json"], replace(COMMAND, as_json=True)),
-        (["--watch"], replace(COMMAND, watch_s=2.0)),
-        (["--watch", "0.5", "--json"], replace(COMMAND, as_json=True, watch_s=0.5)),
-        (["--config", "c"], replace(COMMAND, connection=replace(COMMAND.connection, config=Path("c")))),
-    ],
-)
-def test_arguments(words: list[str], command: GroupCommand) -> None:
-    assert parse_arguments([*GIVEN, *words]) == command
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([*GIVEN, "--watch", "0"], "--watch: '0' is not a number of seconds above 0"),
-        ([*GIVEN, "--topic", "a"], "unrecognized arguments: --topic"),
-        (GIVEN[:3], "--group"),
-    ],
-)
-def test_wrong_arguments(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(words)
-    assert ended.value.code == 2
-    assert text in capsys.readouterr().err
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(["group", "--help"])
-    assert ended.value.code == 0
-    assert "groupkafka[assignors]" in capsys.readouterr().out
 
 
 # --- the command

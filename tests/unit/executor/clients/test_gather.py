@@ -101,7 +101,6 @@ class Script:
         self.records = list(records)
         self.destroyed: list[int] = []
         self.asked: list[tuple[int, int]] = []
-        self.fail_after: int | None = None
         self._by_address = {ctypes.addressof(record.message): record for record in records}
         self._functions = (
             CONSUME(self._consume),
