@@ -234,9 +234,10 @@ class LossReporter:
         """
         if not ranges:
             return
+        shown = _open_ended(ranges)
         if fail:
-            report_loss(((item, reason) for item in ranges), fail=fail, group=self._options.group_id)
-        LOG.warning("data may be lost: group=%s %s: %s", self._options.group_id, ", ".join(map(str, ranges)), reason)
+            report_loss(((item, reason) for item in shown), fail=fail, group=self._options.group_id)
+        LOG.warning("data may be lost: group=%s %s: %s", self._options.group_id, ", ".join(shown), reason)
         known = [OffsetRange(item.partition, item.start, item.start) for item in ranges]
         self._metrics.write(
             "data_lost",
@@ -251,13 +252,18 @@ class LossReporter:
         """
         if not lost:
             return
-        shown = [f"{item.partition} [{item.start}, ...)" if open_ended and not len(item) else item for item in lost]
+        shown = _open_ended(lost) if open_ended else lost
         report_loss(
             ((item, reason) for item in shown), fail=self._options.fail_on_data_loss, group=self._options.group_id
         )
         self._metrics.records_lost += sum(map(len, lost))
         why = {"reason": reason} if reason else {}
         self._metrics.write("data_lost", (item.partition for item in lost), ranges=_listed(lost), **why)
+
+
+def _open_ended(ranges: Iterable[OffsetRange]) -> list[str]:
+    """Return the ranges as they are shown; the end of an empty one is not known."""
+    return [str(item) if len(item) else f"{item.partition} [{item.start}, ...)" for item in ranges]
 
 
 def _listed(ranges: Iterable[OffsetRange]) -> list[list[str | int]]:

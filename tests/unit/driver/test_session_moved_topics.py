@@ -71,7 +71,7 @@ def test_a_partition_that_was_handed_over_before_its_topic_was_recreated_fails_n
     recreate(again, pinned=True)
     again.assign(P1)
     assert ranges(again.next_batch(before)) == ["orders-1 [0, 3)"]
-    assert f"orders-1 [10, 10): the topic was deleted and recreated, and is read from its beginning {AT_MOST}" in str(
+    assert f"orders-1 [10, ...): the topic was deleted and recreated, and is read from its beginning {AT_MOST}" in str(
         lost(caplog)
     )
 
@@ -132,7 +132,7 @@ def test_p8_partitions_that_leave_with_their_topic_fail_a_query_that_knows_of_un
             bed.session.latest_offset(end)
     else:
         assert bed.session.latest_offset(end) is end
-        assert f"orders-0 [20, 20), orders-1 [20, 20): the topic was deleted {AT_MOST}" in caplog.text
+        assert f"orders-0 [20, ...), orders-1 [20, ...): the topic was deleted {AT_MOST}" in caplog.text
 
 
 @pytest.mark.parametrize("others", [True, False])
@@ -145,7 +145,7 @@ def test_a_restart_after_a_topic_was_deleted_fails_only_if_no_other_member_can_h
     del bed.cluster.topics["orders"]
     if others:
         assert bed.session.latest_offset(before) is before
-        assert f"orders-0 [10, 10), orders-1 [30, 30): the topic was deleted {AT_MOST}" in caplog.text
+        assert f"orders-0 [10, ...), orders-1 [30, ...): the topic was deleted {AT_MOST}" in caplog.text
     else:
         with pytest.raises(DataLossError, match=r"orders-0 \[10, \.\.\.\), orders-1 \[30, \.\.\.\): the topic was del"):
             bed.session.latest_offset(before)

@@ -80,6 +80,16 @@ def test_one_that_was_made_for_few_partitions_is_not_given_many() -> None:
     assert bed.take(*(at(number) for number in range(14))) is many
 
 
+def test_one_that_was_made_for_many_partitions_is_not_given_much_of_few() -> None:
+    """Its fetches are so small that they would take longer than a new connection."""
+    bed = Bed()
+    many = bed.take(*(at(number) for number in range(32)))
+    bed.pool.give_back(OPTIONS, many)
+    assert bed.take(at(0)) is many
+    bed.pool.give_back(OPTIONS, many)
+    assert bed.take(OffsetRange(P0, 0, 50_000)) is not many
+
+
 def test_one_that_stands_at_the_start_is_preferred() -> None:
     bed = Bed()
     consumers = bed.fill(at(0), at(1), at(2))
