@@ -249,9 +249,15 @@ class RangeConsumer:
         return taken
 
     def arrivals(self, ranges: Iterable[OffsetRange]) -> int:
-        """Return a number that grows when records of these ranges arrive in the client's queues."""
-        known = [item.partition for item in ranges if self._is_assigned(item.partition)]
-        return sum(map(self.arrived, ranges)) + self._client.waiting(known)
+        """Return a number that grows when records of these ranges arrive in the client's queues.
+
+        Guards against:
+        1. A task reads [100, 200) of two topics, to which producers write all the time. The first one is deleted.
+        2. The queue of the second one grows, by records beyond the range.
+        3. If these counted, the brokers would never seem silent: nobody looks whether the topic is there, and the task
+           and its batch never end.
+        """
+        return sum(min(item.end, self.arrived(item) + self._queued(item.partition)) for item in ranges)
 
     def arrived(self, item: OffsetRange) -> int:
         """Return the offset up to which rows of a range were returned or are kept; at most its end."""
@@ -317,6 +323,9 @@ class RangeConsumer:
         return answered
 
     # --- helpers
+
+    def _queued(self, partition: TopicPartition) -> int:
+        return self._client.waiting([partition]) if self._is_assigned(partition) else 0
 
     def _is_assigned(self, partition: TopicPartition) -> bool:
         return partition in self._partitions and self._partitions[partition].assigned

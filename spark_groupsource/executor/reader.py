@@ -222,7 +222,9 @@ class _Reading:
                 raise unreadable(item.partition, consumer.position(item.partition), "out of range") from None
             self._lost.on_out_of_range(consumer, item, self._proof)
         arrives = self._has_arrivals()
-        if arrives or _positions(consumer, self._unfinished) > before:
+        if arrives:
+            self._deadline = Deadline(self._clock, self._stall_timeout_s)
+        if _positions(consumer, self._unfinished) > before:
             self._progress()
         elif self._doubt.expired():
             if not self._wait_logged:

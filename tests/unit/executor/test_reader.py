@@ -340,6 +340,27 @@ def test_what_has_arrived_of_later_ranges_is_no_loss_when_the_first_one_is_silen
     assert "orders-0 [10, 13): the log is [0, 10); orders-2 [2, 5): the log is [0, 2)" in caplog.text
 
 
+def test_p8_a_deleted_topic_is_noticed_although_the_queue_of_another_partition_grows_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Producers go on writing beyond the range that waits for its turn. (All topics are deleted here.)"""
+    bed = Bed(*(records(1, number) for number in range(10_000)), failOnDataLoss="false")
+    bed.client.slow_s = 0.1
+    bed.cluster = FakeCluster()
+    assert bed.read(R0, R1) == []
+    assert bed.clock.now_s - 1000.0 < 20.0
+    assert "orders-0 [10, 13), orders-1 [0, 2): the topic was deleted" in caplog.text
+
+
+def test_a_task_ends_although_the_queue_of_another_partition_grows_for_ever() -> None:
+    """The records beyond its range are no progress of the task."""
+    bed = Bed(*(records(1, number) for number in range(10_000)), kafkaConsumer__pollTimeoutMs="60000")
+    bed.client.slow_s = 0.1
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 60 s at offset 10"):
+        bed.read(R0, R1)
+    assert bed.clock.now_s - 1000.0 < 80.0
+
+
 def test_brokers_are_not_asked_all_the_time_about_a_leader_that_lags() -> None:
     bed = Bed(*[[out_of_range(0)]] * 10_000, kafkaConsumer__pollTimeoutMs="10000")
     bed.client.bounds[P0] = (0, 5)
