@@ -85,7 +85,7 @@ def fits(consumer: RangeConsumer, partitions: int, bulk: bool = False, size: int
 
     Guards against:
     1. A consumer was made for 32 partitions: its client fetches a 32nd part of the memory from each.
-    2. A task reads 50 MB of one partition with it, in 200 fetches: measured twice as slow as with large ones.
+    2. A task reads 50 MB of one partition with it, in 200 fetches instead of 13. Each costs a round trip.
     """
     if consumer.bulk or bulk:
         return consumer.bulk == bulk
