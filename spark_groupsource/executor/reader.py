@@ -221,8 +221,7 @@ class _Reading:
             if self._lost is None:
                 raise unreadable(item.partition, consumer.position(item.partition), "out of range") from None
             self._lost.on_out_of_range(consumer, item, self._proof)
-        arrives = self._has_arrivals()
-        if arrives:
+        if self._has_arrivals():
             self._deadline = Deadline(self._clock, self._stall_timeout_s)
         if _positions(consumer, self._unfinished) > before:
             self._progress()
