@@ -38,7 +38,7 @@ MAX_FILE_BYTES = 32 * 1024 * 1024
 _FIRST_LINE = re.compile(rb'\{"at":[0-9.e+]+,"details":\{')
 # Attempts to append a line, of which each may find the file full.
 _FULL_ATTEMPTS = 5
-# Attempts, and the pause in seconds between them, while an empty file of another thread or query has no first line.
+# Attempts, and the pause in seconds between them, while the first or last line of a file is not whole.
 _READ_ATTEMPTS, _READ_PAUSE_S = 20, 0.02
 
 # Every event, in the order of a query's life. A test checks that the list is complete.
@@ -292,8 +292,8 @@ def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
         if size and size + len(line) > MAX_FILE_BYTES:
             _rename_full(path, descriptor)
             return False
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            # The disk was full in the middle of the last line. It is left out by readers; this one shall not be.
+        if _ends_within_line(descriptor):
+            # Readers leave the incomplete line out; this one shall not be left out with it.
             line = b"\n" + line
         written = 0
         try:
@@ -304,6 +304,20 @@ def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
                 # An incomplete first line would make the file look like one of another program.
                 os.unlink(path)
     known.add((status.st_dev, status.st_ino))
+    return True
+
+
+def _ends_within_line(descriptor: int) -> bool:
+    """Return whether the disk was full in the middle of the file's last line.
+
+    A line that another writer is writing ends within itself too, for a moment: a file system may let the file grow page
+    by page (ext4 does).
+    """
+    for _ in range(_READ_ATTEMPTS):
+        size = os.fstat(descriptor).st_size
+        if not size or os.pread(descriptor, 1, size - 1) == b"\n":
+            return False
+        time.sleep(_READ_PAUSE_S)
     return True
 
 

@@ -202,6 +202,17 @@ def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
         json.loads(torn)
 
 
+def test_a_line_that_another_writer_is_writing_is_not_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system lets a file grow page by page, so half of another query's line is seen for a moment."""
+    path = tmp_path / "m.jsonl"
+    append(path, events=2)
+    whole = path.read_bytes()
+    os.truncate(path, len(whole) - 40)
+    monkeypatch.setattr(metrics.time, "sleep", lambda _: path.write_bytes(whole))
+    append(path)
+    assert [line["event"] for line in lines(path)] == ["started"] * 3
+
+
 # --- whose file it is
 
 
