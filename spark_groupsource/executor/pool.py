@@ -94,17 +94,18 @@ def fits(consumer: RangeConsumer, partitions: int, bulk: bool = False, size: int
     return partitions <= most and (is_small or consumer.partitions <= 4 * max(_FEW, partitions))
 
 
-def takes_bulk(options: SourceOptions, ranges: Sequence[OffsetRange], record_bytes: int) -> bool:
+def takes_bulk(options: SourceOptions, sizes: Sequence[int]) -> bool:
     """Return whether a task exceeds the memory of the worker, or its ranges after the first one consumer's queues.
 
-    A queue has room for half of a partition's share before the client stops fetching.
+    `sizes` are those of the ranges, in bytes. A queue has room for half of a partition's share before the client stops
+    fetching.
     """
-    if sum(map(len, ranges)) * record_bytes > options.prefetch_memory_bytes:
+    if sum(sizes) > options.prefetch_memory_bytes:
         return True
-    later, room = ranges[1:], share_bytes(options)
-    if max(map(len, later), default=0) * record_bytes * 2 * len(ranges) <= room:
+    later, room = sizes[1:], share_bytes(options)
+    if max(later, default=0) * 2 * len(sizes) <= room:
         return False
-    return sum(map(len, later)) * record_bytes > room * 3 // 16
+    return sum(later) > room * 3 // 16
 
 
 class ConsumerPool:
@@ -146,8 +147,9 @@ class ConsumerPool:
             full = len(self._idle) >= MAX_CONSUMERS
             alike = [entry for entry in self._idle if entry.key == key]
             record_bytes = max((entry.consumer.record_bytes for entry in alike), default=UNKNOWN_RECORD_BYTES)
-            bulk, size = takes_bulk(options, ranges, record_bytes), sum(map(len, ranges)) * record_bytes
-            usable = [entry for entry in alike if fits(entry.consumer, len(ranges), bulk, size)]
+            sizes = [len(item) * record_bytes for item in ranges]
+            bulk = takes_bulk(options, sizes)
+            usable = [entry for entry in alike if fits(entry.consumer, len(ranges), bulk, sum(sizes))]
             found = _choose(usable, ranges, full, options.group_id)
             if found is None and full:
                 closing.append(self._idle.pop(0))

@@ -276,7 +276,7 @@ class RangeConsumer:
                 continue
             if item is not ranges[0] and rows.event is None:
                 self._receive(item, rows, 0.0)
-            there = item is not ranges[0] and rows.event is None and self._client.waiting([item.partition])
+            there = item is not ranges[0] and rows.event is None and self._client.waiting(item.partition)
             if not there and max(self.arrived(item), rows.eof) < item.end:
                 found.append(item)
         return found
@@ -325,7 +325,7 @@ class RangeConsumer:
     # --- helpers
 
     def _queued(self, partition: TopicPartition) -> int:
-        return self._client.waiting([partition]) if self._is_assigned(partition) else 0
+        return self._client.waiting(partition) if self._is_assigned(partition) else 0
 
     def _is_assigned(self, partition: TopicPartition) -> bool:
         return partition in self._partitions and self._partitions[partition].assigned
@@ -451,7 +451,7 @@ class RangeConsumer:
         asked = self._size.at_once(item.end - rows.reached, self._fair_bytes)
         came = self._take(item.partition, rows, asked, timeout_s)
         if came:
-            held = (came + self._client.waiting([item.partition])) * (self._size.bytes + MESSAGE_BYTES)
+            held = (came + self._client.waiting(item.partition)) * (self._size.bytes + MESSAGE_BYTES)
             self._queue_bytes += (held - self._queue_bytes) // 8
         if came < asked and rows.begun:
             self._pass_markers(item.partition, rows)

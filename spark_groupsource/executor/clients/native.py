@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -209,9 +209,9 @@ class NativeClient:
             items.append(trouble(self._transport))
         return [item for item in items if item is not None]
 
-    def waiting(self, partitions: Iterable[TopicPartition]) -> int:
+    def waiting(self, partition: TopicPartition) -> int:
         """See `FetchClient`."""
-        return sum(self._library("queue_length", self._queues[partition]) for partition in partitions)
+        return int(self._library("queue_length", self._queues[partition]))
 
     def passed(self, partition: TopicPartition) -> int:
         """See `FetchClient`."""

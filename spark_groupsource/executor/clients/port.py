@@ -5,7 +5,7 @@ Two implementations return the same rows: pure_python.py on confluent_kafka, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -150,8 +150,8 @@ class FetchClient(Protocol):
         `IdentityRefused` and `Trouble` may be about the client as a whole.
         """
 
-    def waiting(self, partitions: Iterable[TopicPartition]) -> int:
-        """Return the number of records and events in the queues of these assigned partitions."""
+    def waiting(self, partition: TopicPartition) -> int:
+        """Return the number of records and events in the queue of an assigned partition."""
 
     def passed(self, partition: TopicPartition) -> int:
         """Return the offset after the last record or transaction marker of a partition that `receive` has passed.

@@ -8,7 +8,7 @@ drops what it has fetched.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -120,9 +120,9 @@ class PythonClient:
                 held.resumes_at = None
             return [*self._items(partition, taken, max_bytes), *others]
 
-    def waiting(self, partitions: Iterable[TopicPartition]) -> int:
+    def waiting(self, partition: TopicPartition) -> int:
         """See `FetchClient`."""
-        return sum(len(self._held[partition].messages) for partition in partitions)
+        return len(self._held[partition].messages)
 
     def passed(self, partition: TopicPartition) -> int:
         """See `FetchClient`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pytest
@@ -91,9 +91,9 @@ class ArrivingLogs:
         messages = [Sized(partition, offset, self.sizes.get(partition, 10)) for offset in taken]
         self.queues[partition].append(Chunk(partition, record_batch(partition, messages, False)))
 
-    def waiting(self, partitions: Iterable[TopicPartition]) -> int:
-        """Return how much of them has arrived."""
-        return sum(len(self.queues[partition]) for partition in partitions)
+    def waiting(self, partition: TopicPartition) -> int:
+        """Return how much of it has arrived."""
+        return len(self.queues[partition])
 
     def passed(self, partition: TopicPartition) -> int:
         """Tell nothing of markers."""
