@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import fields
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from scripts import option_table, reference_pages, states, stop_picture
+from scripts import dashboard, dashboard_picture, option_table, reference_pages, states, stop_picture
 from spark_groupsource.membership.machine import BATCH_TRANSITIONS, GROUP_TRANSITIONS, BatchState, MemberState
 from spark_groupsource.metrics import COUNTERS, EVENTS, MemberMetrics
 
@@ -25,6 +27,13 @@ def test_the_picture_of_a_stop_is_up_to_date() -> None:
     page = (stop_picture.ROOT / "docs" / "how-to" / "stop.md").read_text(encoding="utf-8")
     grace_s = stop_picture.TIMEOUT_S + stop_picture.STOP_TIMEOUT_S + stop_picture.COMMIT_S
     assert f"{grace_s:.0f} s with the default of `timeout_s`" in " ".join(page.split())
+
+
+def test_the_picture_of_the_dashboard_has_its_panels() -> None:
+    """Its lines are of one run. A panel that has changed since needs a new one."""
+    titles = {panel["title"] for panel in json.loads(dashboard.dashboard())["panels"]}
+    drawn = {text.text for text in ElementTree.parse(dashboard_picture.TARGET).iter() if text.get("font-weight")}
+    assert drawn == titles, "docs/dashboard.svg is stale: run python -m scripts.dashboard_picture on a new run"
 
 
 def test_the_page_of_states_has_all_of_them() -> None:
