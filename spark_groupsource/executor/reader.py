@@ -244,7 +244,9 @@ class _Reading:
         if self._lost is None:
             item = next(item for item in self._ranges if item.partition.topic == topic)
             raise unreadable(item.partition, self._proof.proven(item), "its topic is not the planned one any more")
-        self._lost.give_up_replaced(self._consumer, topic, self._proof)
+        if self._lost.give_up_replaced(self._consumer, topic, self._proof):
+            # The next range's turn begins now.
+            self._progress()
         self._unfinished = _unfinished(self._consumer, self._unfinished)
 
     def _on_silence(self) -> None:

@@ -632,6 +632,21 @@ def test_the_other_topics_of_a_task_go_on(caplog: pytest.LogCaptureFixture) -> N
     assert "refunds" not in caplog.text
 
 
+def test_what_waits_behind_a_topic_that_is_given_up_is_read_before_the_deadline_counts() -> None:
+    """1. The new log is empty. 2. It is given up after 8 s, the deadline. 3. The other topic's records are there."""
+    other = tp(0, "refunds")
+    bed = Bed([FakeMessage(other, offset) for offset in range(3)], failOnDataLoss="false",
+              subscribe="orders,refunds", kafkaConsumer__pollTimeoutMs="8000")  # fmt: skip
+    bed.cluster.topics["refunds"] = TopicInfo("topic-id-9", 1)
+    made_again(bed)
+    found = read_task(
+        bed.settings, (R0, OffsetRange(other, 0, 3)), bed.pool, bed.clock,
+        topic_ids={"orders": TOPIC_ID, "refunds": "topic-id-9"}, make_lost=bed._lost,
+    )  # fmt: skip
+    rows = pa.Table.from_batches(list(found)).to_pylist()
+    assert [(row["topic"], row["offset"]) for row in rows] == [("refunds", 0), ("refunds", 1), ("refunds", 2)]
+
+
 class Large(FakeMessage):
     """A record of a megabyte."""
 
