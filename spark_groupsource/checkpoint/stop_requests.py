@@ -9,9 +9,12 @@ ignores, and have the run's name:
 | `<run>.stop` | whoever asks | plan no new batch, and leave the group when the batch in flight is complete |
 | `<run>.stop` with an answer | the reader, when its member has left | how the member left; whoever asked removes it |
 
-A run's name is never used twice, so a request that came too late stops nothing (rule R78). What a killed reader leaves
-behind is removed by the next one that starts with the checkpoint: its registration at once, and requests after hours,
-because somebody may still wait for the answer.
+A run's name is never used twice, so a request that came too late stops nothing (rule R78). One request for all who read
+a checkpoint would need no registration, but two that ask at the same time would overwrite each other's, and a request
+that a store writes late, or that is written again because of that, would stop the next start.
+
+What a killed reader leaves behind is removed by the next one that starts with the checkpoint: its registration at once,
+and requests after hours, because somebody may still wait for the answer.
 
 Several may ask at the same time: the last one that waits for the answer removes it. Reading and writing a file again is
 not one step, so a request may be lost. Whoever waits then asks again, and the reader answers again.
