@@ -342,7 +342,7 @@ def test_no_token_is_shown_anywhere(
         log = query.out / "log"
         wait_for("a failure to be logged", partial(_has, log, "the token provider fails"), 60)
         query.stop()
-        assert _has(query.out / "told", "Analyzed Logical Plan")
+        assert _has(query.out / "said", "Analyzed Logical Plan")
     assert len(server.issued) >= 6
     assert list(spark_home.glob("work/*/*/stderr"))
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "secret"]

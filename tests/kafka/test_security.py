@@ -309,7 +309,7 @@ def test_no_secret_is_shown_anywhere(
     )  # fmt: skip
     query.wait_for_records(stored)
     query.stop()
-    seen = (query.out / "told").read_text()
+    seen = (query.out / "said").read_text()
     assert "Analyzed Logical Plan" in seen
     assert seen.count("redacted") >= len(given)
     assert "numInputRows" in seen
