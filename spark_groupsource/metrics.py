@@ -21,7 +21,7 @@ import re
 import stat
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -313,12 +313,21 @@ def _ends_within_line(descriptor: int) -> bool:
     A line that another writer is writing ends within itself too, for a moment: a file system may let the file grow page
     by page (ext4 does).
     """
-    for _ in range(_READ_ATTEMPTS):
+
+    def is_whole() -> bool:
         size = os.fstat(descriptor).st_size
-        if not size or os.pread(descriptor, 1, size - 1) == b"\n":
-            return False
+        return not size or os.pread(descriptor, 1, size - 1) == b"\n"
+
+    return not _soon(is_whole)
+
+
+def _soon(condition: Callable[[], bool]) -> bool:
+    """Return whether the condition holds, at once or when another thread or query has written its line."""
+    for _ in range(_READ_ATTEMPTS):
+        if condition():
+            return True
         time.sleep(_READ_PAUSE_S)
-    return True
+    return False
 
 
 def _rename_full(path: str, descriptor: int) -> None:
@@ -372,14 +381,10 @@ def _check_own(descriptor: int, path: str, older: str | None = None) -> None:
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise NotOursError(errno.EEXIST, "it is not a regular file", path)
-    for _ in range(_READ_ATTEMPTS):
-        # Another thread or query may have created the file and not written to it yet.
-        if os.fstat(descriptor).st_size:
-            break
-        time.sleep(_READ_PAUSE_S)
-    else:
-        if older is not None and is_metrics_file(Path(older)):
-            return
+    # Another thread or query may have created the file and not written to it yet.
+    has_line = _soon(lambda: os.fstat(descriptor).st_size > 0)
+    if not has_line and older is not None and is_metrics_file(Path(older)):
+        return
     if not _FIRST_LINE.match(os.pread(descriptor, 100, 0)):
         raise NotOursError(errno.EEXIST, "it does not begin with a metrics line, so another program wrote it", path)
 
