@@ -19,7 +19,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -167,6 +167,17 @@ def has_open_batch(filesystem: fs.FileSystem, root: str) -> bool:
     """Return whether the newest batch of Spark's offset log is not in its commit log: Spark runs it again."""
     logged, completed = _newest_batches(filesystem, root)
     return logged is not None and (completed is None or completed < logged)
+
+
+def own_sources(filesystem: fs.FileSystem, root: str) -> int:
+    """Return how many sources of this format the query has, by its newest planned batch; 0 before the first one."""
+    newest = _newest_number(filesystem, f"{root}/offsets")
+    return 0 if newest is None else len(_own(offsets_in_log_entry(read_text(filesystem, f"{root}/offsets/{newest}"))))
+
+
+def _own(offsets: Iterable[object]) -> list[Json]:
+    """Return those of the parsed offsets that have this source's format."""
+    return [offset for offset in offsets if isinstance(offset, dict) and isinstance(offset.get("lineage"), str)]
 
 
 def _newest_batches(filesystem: fs.FileSystem, root: str) -> tuple[int | None, int | None]:
@@ -323,8 +334,7 @@ class CheckpointLog:
 
     def _own_offsets(self) -> list[Json]:
         """Return the offsets of this source's format in the newest entries, the newest last."""
-        values = (value for number in sorted(self._entries) for value in self._entries[number])
-        return [value for value in values if isinstance(value, dict) and isinstance(value.get("lineage"), str)]
+        return _own(value for number in sorted(self._entries) for value in self._entries[number])
 
     def _shown_owners(self) -> str:
         """Return the owner of the log's entries, for the warning."""

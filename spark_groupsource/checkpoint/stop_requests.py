@@ -47,6 +47,7 @@ from spark_groupsource.checkpoint.log import (
     file_exists,
     has_open_batch,
     open_location,
+    own_sources,
     read_text,
 )
 
@@ -246,6 +247,11 @@ class StopFiles:
         found: bool = self._with(
             lambda filesystem, folder: has_open_batch(filesystem, str(PurePosixPath(folder).parent))
         )
+        return found
+
+    def sources(self) -> int:
+        """Return how many sources of this format the query has, by its newest planned batch; 0 before the first one."""
+        found: int = self._with(lambda filesystem, folder: own_sources(filesystem, str(PurePosixPath(folder).parent)))
         return found
 
     # --- internals

@@ -304,12 +304,13 @@ class _Target:
         2. That one has left, and the batch in flight is of the other one.
         3. The query is stopped in the middle of this batch, as if nothing was repeated.
         """
-        if not known:
-            return False
+        return bool(known) and len(known) >= self._own_sources()
+
+    def _own_sources(self) -> int:
+        """Return how many sources of this format the query has, by Spark's progress; 0 before its first trigger."""
         progress = self.query.lastProgress
         sources = () if progress is None else progress.get("sources", ())
-        own = sum(_OWN_OFFSET in str(source["endOffset"]) for source in sources)
-        return len(known) >= own
+        return sum(_OWN_OFFSET in str(source["endOffset"]) for source in sources)
 
     def _may_be_answered(self, ended_s: float) -> bool:
         """Return whether an answer may come, after the query has ended."""
@@ -359,7 +360,7 @@ class _Target:
             self.failure, self.end = failure, QueryEnd.CANCELLED
         elif set(known) - {Answer.COMPLETE, None} or (None in known and not left_clean):
             self.end = QueryEnd.CANCELLED
-        elif left_clean or (known and self._all_found(known)):
+        elif self._all_found(known) or (left_clean and self._own_sources() <= 1):
             self.end = QueryEnd.DRAINED
         else:
             # Without an answer it is not known whether the last commit was accepted.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,26 @@ def test_a_second_source_that_registers_late_is_judged_too(tmp_path: Path, answe
         with pytest.raises(CommandError, match=f"STOP_UNCLEAN.*{late}: {text}"):
             stop_query(command, clock, print_line=lines.append, pause=pause)
         assert lines == asked
+
+
+@pytest.mark.parametrize(("own", "clean"), [(1, True), (2, False)])
+def test_a_source_that_was_not_asked_makes_the_stop_unclean(location: Path, own: int, clean: bool) -> None:
+    """Guards against: 1. a query has two sources of this kind and one of another, and only one of them has option
+    checkpointLocation, 2. it leaves, and Spark ends the query, 3. the command exits with 0, but the second source's
+    last batch is uncommitted."""
+    (location / "offsets").mkdir()
+    lines = ['{"v":1,"lineage":"3f","topics":{}}'] * own
+    (location / "offsets" / "7").write_text("\n".join(["v1", "{}", *lines, "17"]))
+    files = StopFiles(str(location))
+    run = partial(
+        stop_query, StopCommand(str(location), 10), ManualClock(), print_line=list[str]().append,
+        pause=lambda _: files.answer(RUN.name, Answer.COMPLETE),
+    )  # fmt: skip
+    if clean:
+        run()
+    else:
+        with pytest.raises(CommandError, match=r"STOP_UNCLEAN.*without option checkpointLocation: 1"):
+            run()
 
 
 @pytest.mark.parametrize("wait_s", [None, 10.0])

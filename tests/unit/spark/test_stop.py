@@ -453,6 +453,15 @@ def test_a_stop_that_others_have_asked_for_is_no_failure(clean: bool, location: 
     assert end is (QueryEnd.DRAINED if clean else QueryEnd.CANCELLED)
 
 
+def test_the_clean_end_of_one_source_says_nothing_of_another(location: str) -> None:
+    """Guards against: 1. only one of two sources has option checkpointLocation, 2. `groupkafka stop` reaches that one,
+    which ends the query, 3. the program reports that nothing is repeated, but the other's last batch is uncommitted."""
+    query = FakeQuery()
+    query.reads(2)
+    soon(lambda: query.fail(str(member_left("shop", clean=True))))
+    assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
+
+
 def test_a_query_that_cannot_be_stopped_leaves_none_running(tmp_path: Path, location: str) -> None:
     class Stuck(FakeQuery):
         def stop(self) -> None:
