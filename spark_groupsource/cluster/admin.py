@@ -551,8 +551,13 @@ class LibrdkafkaCluster:
         """Send a request; repeat it while metadata is stale (for `stale_s`), or while the brokers are unavailable.
 
         `retries`: how often at most; None for option fetchOffset.numRetries.
+
+        Guards against:
+        1. Brokers are away for 25 s. One comes back, and leaders have changed.
+        2. Its first answer is that the client's metadata is stale.
+        3. If the time for stale metadata had begun with the request, it would be over: the query would fail.
         """
-        stale = Deadline(self._clock, stale_s)
+        stale: Deadline | None = None
         outage = StepDeadline(
             self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S, _LONGEST_REQUEST_S
         )
@@ -567,6 +572,8 @@ class LibrdkafkaCluster:
                 self._admin.client().poll(0)
                 self._admin.doubt_leaders()
                 # A broker that has just started may not know all topics yet.
+                is_stale = error.cause.code() in _STALE_METADATA
+                stale = stale or Deadline(self._clock, stale_s) if is_stale else None
                 absent = absent or Deadline(self._clock, _UNKNOWN_TOPIC_PATIENCE_S)
                 absent = absent if isinstance(error, _Absent) else None
                 if left == 0 or not self._may_heal(error.cause, absent or stale, outage):
@@ -586,11 +593,11 @@ class LibrdkafkaCluster:
                 self._transport.worked()
                 return answer
 
-    def _may_heal(self, cause: KafkaError, stale: Deadline, outage: StepDeadline) -> bool:
+    def _may_heal(self, cause: KafkaError, stale: Deadline | None, outage: StepDeadline) -> bool:
         if self._transport.refused_for_good or self._abandoned():
             return False
         if cause.code() in _STALE_METADATA:
-            return not stale.expired()
+            return stale is not None and not stale.expired()
         return cause.code() in _AWAY and not outage.expired()
 
 

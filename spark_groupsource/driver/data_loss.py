@@ -159,8 +159,21 @@ class LossReporter:
             self._state.partition(partition).missing_reported = True
 
     def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Report truncated logs. `logs` has the offset of the truncation and the offset up to which each was read."""
-        lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
+        """Report truncated logs. `logs` has the offset of the truncation and the offset up to which each was read.
+
+        Guards against:
+        1. A query is killed inside a batch that ends at 20. The log is truncated at 10.
+        2. The query starts. The logged batch runs again, and [10, 20) is reported.
+        3. The start position has the old leader epoch, as the checkpoint has it. [10, 20) would be reported again.
+        """
+        lost = []
+        for partition, (at, position) in sorted(logs.items()):
+            row = self._state.partition(partition)
+            cut = None if row.mark is None else (at, position, row.mark.leader_epoch)
+            # R45: a start position, or one that has come back, has the epoch of its last commit
+            if cut is None or cut != row.cut:
+                lost.append(OffsetRange(partition, at, position))
+            row.cut = cut
         self.report_loss(lost, _TRUNCATED)
 
     def report_removed_while_read(
@@ -306,6 +319,11 @@ class TruncationWatch:
         1. A partition is read up to offset 20. Its leader dies with the records 10 to 19.
         2. A replica that ends at 10 becomes the leader. It takes new records as 10, 11, ...
         3. By offset alone, the first ten would count as read.
+
+        Guards against:
+        1. A partition is read up to 20. Its log is truncated at 10, and grows to 12. [10, 20) is reported.
+        2. The leader changes. The new one has all records, so the epoch of the truncation ended at 12.
+        3. If 20 counted as reached in that epoch, [12, 20) would be reported as a second truncation.
         """
         asked: dict[TopicPartition, Mark] = {}
         for partition, backlog in backlogs.items():
@@ -319,9 +337,10 @@ class TruncationWatch:
             elif mark is not None and mark.leader_epoch < epoch:
                 asked[partition] = Mark(min(mark.offset, backlog.position), mark.leader_epoch)
         found = self._cluster.diverged(asked) if asked else {}
-        for partition in found:
-            mark = Mark(asked[partition].offset, backlogs[partition].leader_epoch or 0)
-            self._state.partition(partition).mark = mark
+        for partition, at in found.items():
+            # R45: of a truncated log, this leader has what was read before the truncation only
+            reached = asked[partition].offset if at is None else at
+            self._state.partition(partition).mark = Mark(reached, backlogs[partition].leader_epoch or 0)
         cut = {partition: at for partition, at in found.items() if at is not None and at < asked[partition].offset}
         return self._short_for_long(backlogs, cut) | cut
 

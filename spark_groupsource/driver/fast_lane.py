@@ -104,7 +104,7 @@ class FastLane:
         if not ranges or (self._rest is not None and not self._rest.expired()):
             return
         try:
-            consumer = self._fitting(len({*self._positions, *(item.partition for item in ranges)}), topic_ids)
+            consumer = self._fitting(len({*self._positions, *(item.partition for item in ranges)}), ranges, topic_ids)
             consumer.position_at(ranges, topic_ids)
         except GroupKafkaError as error:
             # A cold consumer only makes the first batch slower.
@@ -123,10 +123,15 @@ class FastLane:
         if consumer is not None:
             consumer.close()
 
-    def _fitting(self, partitions: int, topic_ids: Mapping[str, str]) -> RangeConsumer:
-        """Return the consumer; a new one if it was created for far fewer partitions or has read other topics."""
+    def _fitting(self, partitions: int, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> RangeConsumer:
+        """Return the consumer for these ranges.
+
+        A new one if it was created for far fewer partitions, has read other topics, or cannot learn new leaders.
+        """
         known = self._consumer
-        if known is not None and not (fits(known, partitions) and known.is_current(topic_ids)):
+        if known is not None and not (
+            fits(known, partitions) and known.is_current(topic_ids) and known.follows_leaders(ranges)
+        ):
             self.close()
         if self._consumer is None:
             self._consumer = self._make(self._settings.options, partitions)
@@ -136,7 +141,7 @@ class FastLane:
         self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition], topic_ids: Mapping[str, str]
     ) -> tuple[pa.RecordBatch, ...] | None:
         wanted = {item.partition: item for item in ranges}
-        consumer = self._fitting(len({*owned, *wanted}), topic_ids)
+        consumer = self._fitting(len({*owned, *wanted}), ranges, topic_ids)
         # The wanted ranges keep their ends: the consumer requests that many records from its client.
         positions = {partition: at for partition, at in self._positions.items() if partition in owned} | wanted
         consumer.drop_partitions(partition for partition in self._positions if partition not in positions)

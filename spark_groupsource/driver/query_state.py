@@ -45,6 +45,7 @@ class TrackedPartition:
     - `log_end`: the last known end of the log, when its topic had the same id.
     - `seen_end`: a later end, of which it is not known whether the topic had the same id.
     - `mark`: the known mark with the largest offset.
+    - `cut`: the truncation that was reported last: its offset, the position, and the leader epoch that showed it.
     - `short_reported`: whether it was reported that the log ends before the position.
     - `lost_to`: the offset up to which losses were reported.
     - `read`: how far this query knows the partition to be read, and under which topic id; None if it does not know.
@@ -59,6 +60,7 @@ class TrackedPartition:
     log_end: int | None = None
     seen_end: int = 0
     mark: Mark | None = None
+    cut: tuple[int, int, int] | None = None
     short_reported: bool = False
     lost_to: int = 0
     read: Reached | None = None

@@ -70,6 +70,11 @@ class BrokerRequests:
                 pass
         self._known_topics |= topics
 
+    def request_moved_leaders(self, topics: frozenset[str]) -> bool:
+        """Request the leaders of those topics that the client knows already. Return whether brokers have answered."""
+        answers = self._asked(topics & self._known_topics)
+        return all(failure is None or isinstance(failure, _ANSWERS) for _, failure in answers)
+
     def unknown(self, topics: Collection[str]) -> tuple[dict[str, str], bool]:
         """Return the unknown topics with the broker's error text, and whether the brokers answered for all topics.
 

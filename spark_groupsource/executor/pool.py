@@ -159,6 +159,10 @@ class ConsumerPool:
             broken = [entry for entry in self._idle if _fails(_make_room, entry, None if bulk else consumers)]
             self._remove(broken)
         closing += broken
+        # R60: outside of the lock, because it waits for a broker
+        if found is not None and not found.consumer.follows_leaders(ranges):
+            closing.append(found)
+            found = None
         for entry in closing:
             _fails(entry.consumer.close)
         consumer = found.consumer if found is not None else self._make(options, len(ranges), bulk)

@@ -95,6 +95,8 @@ class RangeConsumer:
         self._client.hold_at_most(max_bytes)
         self._partitions: dict[TopicPartition, PartitionRows] = {}
         self._topic_ids: dict[str, str] = {}
+        # The newest leader epochs of the plans that this consumer has read.
+        self._epochs: dict[TopicPartition, int] = {}
         # Whether the task has waited for records in vain.
         self._held_up = False
         self._size = RecordSize()
@@ -139,6 +141,22 @@ class RangeConsumer:
         # R59: read under another id
         return all(self._topic_ids.get(topic, topic_id) == topic_id for topic, topic_id in topic_ids.items())
 
+    def follows_leaders(self, ranges: Iterable[OffsetRange]) -> bool:
+        """Return whether the client has learned the leaders of these ranges, if their leader epochs are new to it.
+
+        If not, the consumer must be closed: its client may be connected to no broker but a leader of before.
+
+        Guards against:
+        1. A leader is away for longer than its session: its machine was paused. Another replica becomes the leader. It
+           lacks 20 to 29, and takes other records as 20, 21, ... These are planned.
+        2. A task's client knows the old leader only, and waits for its answer.
+        3. The old leader goes on, and gives its own 20 to 29 before it has heard of the new one. The new leader's
+           records would be skipped, and nobody would report them.
+        """
+        # R60: before the ranges are read
+        newer = frozenset(partition.topic for partition in self._newer_epochs(ranges))
+        return not newer or self.requests.request_moved_leaders(newer)
+
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
         """Return whether one of these ranges' partitions is fetched or parked, at any offset."""
         found = (self._partitions.get(item.partition) for item in ranges)
@@ -162,6 +180,7 @@ class RangeConsumer:
         idle = [tp for tp, rows in self._partitions.items() if tp not in wanted and now_s - rows.used_s >= REST_AFTER_S]
         self.drop_partitions(idle)
         self._topic_ids |= topic_ids
+        self._epochs |= self._newer_epochs(ranges)
         self._held_up = False
         moved = [item for item in ranges if self._gap(item) is None]
         self._stop([item.partition for item in moved])
@@ -323,6 +342,11 @@ class RangeConsumer:
         return answered
 
     # --- helpers
+
+    def _newer_epochs(self, ranges: Iterable[OffsetRange]) -> dict[TopicPartition, int]:
+        """Return the leader epochs of ranges that are newer than those of the plans before."""
+        found = ((item.partition, item.leader_epoch) for item in ranges)
+        return {p: epoch for p, epoch in found if epoch is not None and epoch > self._epochs.get(p, -1)}
 
     def _queued(self, partition: TopicPartition) -> int:
         return self._client.waiting(partition) if self._is_assigned(partition) else 0

@@ -219,6 +219,27 @@ def test_brokers_that_stay_away_are_an_error_in_bounded_time(answered: bool, bou
     assert bound_s <= clock.monotonic_s() - before_s < bound_s + 1
 
 
+@pytest.mark.parametrize("code", [KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION])
+def test_stale_metadata_after_an_outage_is_waited_for(code: int) -> None:
+    """1. Brokers are away for longer than metadata may be stale. 2. They are back, with other leaders."""
+    clock, admin = ManualClock(), FakeAdmin()
+    cluster = cluster_of(admin, clock)
+    cluster.log_offsets(WANTED)
+    admin.errors = [KafkaError._TRANSPORT] * 10_000
+
+    def come_back() -> None:
+        if len(admin.errors) > 10:
+            admin.errors = [code, code]
+
+    heal_after(CONTACT_TIMEOUT_S + 5, cluster, clock, come_back)
+    assert cluster.log_offsets(WANTED) == FOUND
+    cluster._pause = clock.advance
+    admin.errors, before_s = [code] * 10_000, clock.monotonic_s()
+    with pytest.raises(GroupKafkaError, match="ListOffsets"):
+        cluster.log_offsets(WANTED)
+    assert CONTACT_TIMEOUT_S <= clock.monotonic_s() - before_s < CONTACT_TIMEOUT_S + 1
+
+
 def test_a_broker_that_stops_with_a_request_is_not_waited_for_for_long() -> None:
     """The client would wait for its answer until the request's time is over, also when it is back long before."""
     admin = FakeAdmin()

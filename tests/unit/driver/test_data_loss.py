@@ -52,6 +52,18 @@ def test_a_truncated_log_is_reported_however_long_it_has_grown_since(end: int) -
     assert bed.watch.truncated({P0: Backlog(20, end + 1, 4)}) == {}, "it is told once"
 
 
+@pytest.mark.rule("R45")
+def test_a_clean_move_after_a_truncation_is_no_second_one() -> None:
+    """The log was truncated at 10, has grown to 12, and its next leader has all of that."""
+    bed = Bed()
+    bed.cluster.cut = {P0: 10}
+    assert bed.watch.truncated({P0: Backlog(20, 12, 4)}) == {P0: 10}
+    bed.cluster.cut = {P0: 12}
+    assert bed.watch.truncated({P0: Backlog(20, 12, 5)}) == {}
+    bed.cluster.cut = {P0: 8}
+    assert bed.watch.truncated({P0: Backlog(20, 12, 6)}) == {P0: 8}, "a second truncation"
+
+
 def test_what_was_cut_behind_the_position_is_no_loss() -> None:
     """A batch that was planned up to 20 was given up: the position is still 5."""
     bed = Bed()

@@ -224,6 +224,15 @@ def test_what_was_fetched_in_another_leader_epoch_is_fetched_anew() -> None:
     assert bed.made[0].assigned == [[(P0, 0)], [(P0, 2)]]
 
 
+@pytest.mark.rule("R60")
+def test_a_client_that_does_not_learn_the_leader_of_a_newer_epoch_is_closed() -> None:
+    bed = Bed(records(0, 0, 1))
+    assert bed.read(OffsetRange(P0, 0, 2, 1)) == [(0, 0), (0, 1)]
+    bed.made[0].answers, bed.batches = False, [records(0, 2, 3)]
+    assert bed.read(OffsetRange(P0, 2, 4, 2)) == [(0, 2), (0, 3)]
+    assert [client.closed for client in bed.made] == [1, 0]
+
+
 def test_idle_partitions_keep_their_leader_epoch() -> None:
     bed = Bed([*records(0, 0), *records(1, 0)], records(1, 1), [*records(0, 1)])
     assert bed.read(OffsetRange(P0, 0, 1, 5), OffsetRange(P1, 0, 1, 6)) == [(0, 0), (1, 0)]

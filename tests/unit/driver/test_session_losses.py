@@ -129,6 +129,23 @@ def test_a_logged_batch_of_a_truncated_log_reads_what_is_left(caplog: pytest.Log
     assert flat(going_on.session.tasks(START, logged)) == ["orders-0 [5, 10)"]
 
 
+@pytest.mark.rule("R45")
+def test_a_truncation_that_a_replay_has_reported_is_not_reported_for_the_start_position(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """1. A batch that ends at 20 is logged. 2. The log is truncated at 10. 3. The query starts again."""
+    bed, logged = Bed(failOnDataLoss="false"), offset_of(OffsetRange(P0, 5, 20, 3))
+    text = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 5, PIN, leader_epoch=3).to_text()
+    bed.group.committed[P0] = GroupOffset(5, text)
+    bed.ends(p0=22)
+    bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
+    assert flat(bed.session.tasks(START, logged)) == ["orders-0 [5, 10)"]
+    bed.assign(P0)
+    assert ranges(bed.next_batch(logged)) == ["orders-0 [20, 22)"]
+    assert caplog.text.count("orders-0 [10, 20): the log was truncated") == 1
+    assert bed.session._metrics.records_lost == 10
+
+
 # --- what executors may have skipped
 
 

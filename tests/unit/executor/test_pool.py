@@ -290,6 +290,17 @@ def test_one_that_was_left_in_another_leader_epoch_is_moved() -> None:
     assert bed.clients[0].assigned == [[(P0, 0)]] * 2
 
 
+@pytest.mark.rule("R60")
+def test_one_whose_client_does_not_learn_the_leader_of_a_newer_epoch_is_closed() -> None:
+    """1. Its leader is paused, another one is elected. 2. The next plan has that epoch. 3. The old leader goes on."""
+    bed = Bed()
+    stale = bed.pool.borrow(OPTIONS, [OffsetRange(P0, 0, 1_000, 1)])
+    bed.pool.give_back(OPTIONS, stale)
+    bed.clients[0].answers = False
+    assert bed.pool.borrow(OPTIONS, [OffsetRange(P0, 1_000, 2_000, 2)]) is not stale
+    assert [client.closed for client in bed.clients] == [1, 0]
+
+
 def test_an_idle_consumer_that_cannot_keep_less_is_no_tasks_trouble(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed()
     broken, found = bed.fill(at(0), at(1))

@@ -297,6 +297,24 @@ def test_what_was_fetched_in_another_leader_epoch_is_fetched_anew() -> None:
     assert len(client.asked) == 2, "what was kept is dropped"
 
 
+@pytest.mark.rule("R60")
+@pytest.mark.parametrize("rested", [False, True])
+def test_the_leaders_of_a_newer_epoch_are_requested(rested: bool) -> None:
+    """The client's leader was paused while another one was elected: it goes on, and still has the old records."""
+    consumer, client = consumer_of(ranges=(at(0, 10, 20, 1), at(1, 0, 2, None)))
+    if rested:
+        consumer.rest()
+    client.answers = False
+    assert consumer.follows_leaders([at(0, 20, 30, 1), at(1, 2, 4, None)]), "nothing is asked"
+    new = [at(0, 20, 30, 2)]
+    assert not consumer.follows_leaders(new), "the only broker that it knows is the one that is paused"
+    client.answers = True
+    assert consumer.follows_leaders(new)
+    consumer.position_at(new)
+    client.answers = False
+    assert consumer.follows_leaders([at(0, 30, 40, 2), at(0, 40, 50, 1)]), "once for a new epoch"
+
+
 def test_what_the_client_still_has_of_another_leader_epoch_is_dropped_as_well() -> None:
     old, new = at(0, 10, 13, 1), at(0, 13, 15, 2)
     consumer, client = consumer_of(records(0, 10, 11, 12), ranges=(old,))
