@@ -219,6 +219,24 @@ class _Admin:
         self._led |= led
         return set(wanted) - led
 
+    def partition_counts(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
+        """Return the partition counts of topics: 0 for a topic that does not exist.
+
+        A topic that the client may not describe is left out, since it is unknown whether it exists.
+        """
+        futures = self.client().describe_topics(TopicCollection(sorted(names)), request_timeout=timeout_s)
+        counts: dict[str, int] = {}
+        for name, future in futures.items():
+            try:
+                counts[name] = len(self.result(future, name).partitions)
+            except _TopicError as error:
+                if error.cause.code() in _AWAY:
+                    raise
+                if error.cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    counts[name] = 0
+                    self.doubt_leaders()
+        return counts
+
     def _listed(self, names: Sequence[str], timeout_s: float) -> dict[str, list[bool]]:
         """Return for each partition of the topics whether it has a leader, as any broker says. It knows the controller.
 
@@ -394,7 +412,7 @@ class LibrdkafkaCluster:
         names = set(topics)
 
         def confirmed(timeout_s: float) -> set[str]:
-            return {name for name, count in self._partition_counts(suspects, timeout_s).items() if count == 0}
+            return {name for name, count in self._admin.partition_counts(suspects, timeout_s).items() if count == 0}
 
         suspects = names - self.topics().keys() if names else set()
         return self._asked("DescribeTopics", confirmed, CONTACT_TIMEOUT_S) if suspects else set()
@@ -464,24 +482,6 @@ class LibrdkafkaCluster:
 
         return answers
 
-    def _partition_counts(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
-        """Return the partition counts of topics: 0 for a topic that does not exist.
-
-        A topic that the client may not describe is left out, since it is unknown whether it exists.
-        """
-        futures = self._admin.client().describe_topics(TopicCollection(sorted(names)), request_timeout=timeout_s)
-        counts: dict[str, int] = {}
-        for name, future in futures.items():
-            try:
-                counts[name] = len(self._admin.result(future, name).partitions)
-            except _TopicError as error:
-                if error.cause.code() in _AWAY:
-                    raise
-                if error.cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    counts[name] = 0
-                    self._admin.doubt_leaders()
-        return counts
-
     @contextmanager
     def _checking_existence(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Iterator[None]:
         """Raise `_Absent` if a request for offsets fails because a topic or partition does not exist.
@@ -503,7 +503,7 @@ class LibrdkafkaCluster:
     def _check_exist(self, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
         """Raise `_Absent` for the first partition that does not exist."""
         every = sorted(partitions)
-        _check_counts(every, self._partition_counts({partition.topic for partition in every}, timeout_s))
+        _check_counts(every, self._admin.partition_counts({partition.topic for partition in every}, timeout_s))
 
     def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
