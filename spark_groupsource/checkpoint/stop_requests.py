@@ -238,20 +238,18 @@ class StopFiles:
 
     def check_query(self, query: str) -> None:
         """Raise ValueError if this is the checkpoint of a query with another id than `query`."""
-        text = self._with(lambda filesystem, folder: _metadata(filesystem, str(PurePosixPath(folder).parent)))
+        text = self._with(lambda filesystem, folder: _metadata(filesystem, _root(folder)))
         if text is not None and text != query:
             raise ValueError(f"the checkpoint belongs to another query: its id is {text}, and that of this one {query}")
 
     def has_open_batch(self) -> bool:
         """Return whether Spark has logged a batch that is not complete."""
-        found: bool = self._with(
-            lambda filesystem, folder: has_open_batch(filesystem, str(PurePosixPath(folder).parent))
-        )
+        found: bool = self._with(lambda filesystem, folder: has_open_batch(filesystem, _root(folder)))
         return found
 
     def sources(self) -> int:
         """Return how many sources of this format the query has, by its newest planned batch; 0 before the first one."""
-        found: int = self._with(lambda filesystem, folder: own_sources(filesystem, str(PurePosixPath(folder).parent)))
+        found: int = self._with(lambda filesystem, folder: own_sources(filesystem, _root(folder)))
         return found
 
     # --- internals
@@ -331,9 +329,14 @@ def _metadata(filesystem: fs.FileSystem, root: str) -> str | None:
     return found.get("id") if isinstance(found, dict) and isinstance(found.get("id"), str) else None
 
 
+def _root(folder: str) -> str:
+    """Return the checkpoint's path, in which the folder of the requests is."""
+    return str(PurePosixPath(folder).parent)
+
+
 def _has_checkpoint(filesystem: fs.FileSystem, folder: str) -> bool:
     """Return whether Spark has a checkpoint here. It writes `metadata` before it starts any source."""
-    return file_exists(filesystem, f"{PurePosixPath(folder).parent}/metadata")
+    return file_exists(filesystem, f"{_root(folder)}/metadata")
 
 
 def _register(filesystem: fs.FileSystem, folder: str, run: Run) -> None:

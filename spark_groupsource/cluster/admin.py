@@ -571,11 +571,10 @@ class LibrdkafkaCluster:
             except _TopicError as error:
                 self._admin.client().poll(0)
                 self._admin.doubt_leaders()
+                stale = (stale or Deadline(self._clock, stale_s)) if error.cause.code() in _STALE_METADATA else None
                 # A broker that has just started may not know all topics yet.
-                is_stale = error.cause.code() in _STALE_METADATA
-                stale = stale or Deadline(self._clock, stale_s) if is_stale else None
-                absent = absent or Deadline(self._clock, _UNKNOWN_TOPIC_PATIENCE_S)
-                absent = absent if isinstance(error, _Absent) else None
+                patient = Deadline(self._clock, _UNKNOWN_TOPIC_PATIENCE_S)
+                absent = (absent or patient) if isinstance(error, _Absent) else None
                 if left == 0 or not self._may_heal(error.cause, absent or stale, outage):
                     waited_s = self._clock.monotonic_s() - begun_s
                     raise map_error(
@@ -594,10 +593,11 @@ class LibrdkafkaCluster:
                 return answer
 
     def _may_heal(self, cause: KafkaError, stale: Deadline | None, outage: StepDeadline) -> bool:
+        """Return whether to ask again. `stale`: the time for stale metadata, if the error says that it is."""
         if self._transport.refused_for_good or self._abandoned():
             return False
-        if cause.code() in _STALE_METADATA:
-            return stale is not None and not stale.expired()
+        if stale is not None:
+            return not stale.expired()
         return cause.code() in _AWAY and not outage.expired()
 
 

@@ -72,8 +72,7 @@ class BrokerRequests:
 
     def request_moved_leaders(self, topics: frozenset[str]) -> bool:
         """Request the leaders of those topics that the client knows already. Return whether brokers have answered."""
-        answers = self._asked(topics & self._known_topics)
-        return all(failure is None or isinstance(failure, _ANSWERS) for _, failure in answers)
+        return self.can_reach(topics & self._known_topics)
 
     def unknown(self, topics: Collection[str]) -> tuple[dict[str, str], bool]:
         """Return the unknown topics with the broker's error text, and whether the brokers answered for all topics.
@@ -91,9 +90,9 @@ class BrokerRequests:
                 return found, False
         return found, True
 
-    def can_reach(self, topic: str) -> bool:
-        """Return whether a broker answers a request for the topic, be it with an error."""
-        return all(failure is None or isinstance(failure, _ANSWERS) for _, failure in self._asked([topic]))
+    def can_reach(self, topics: Collection[str]) -> bool:
+        """Return whether brokers answer a request for each of the topics, be it with an error."""
+        return all(failure is None or isinstance(failure, _ANSWERS) for _, failure in self._asked(topics))
 
     def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
         """Send a request for the current ids of topics."""

@@ -153,7 +153,7 @@ class LostRecords:
         1. A partition moves to a new leader. For a moment it reports an end before the position.
         2. The records are there. They would count as lost.
         """
-        if not consumer.requests.can_reach(item.partition.topic):
+        if not consumer.requests.can_reach([item.partition.topic]):
             return ""
         position = consumer.arrived(item)
         try:

@@ -1,6 +1,6 @@
 """The benchmark: groupkafka beside Spark's own Kafka source, in one Spark session, on a real Kafka broker.
 
-    scripts/bench                                   # everything, about 30 minutes on two cores
+    scripts/bench                                   # everything, about 45 minutes on two cores
     scripts/bench --json bench-out.json --chart docs/bench.svg
     scripts/bench --case throughput --size 1000 --records 500000 --partitions 4
     scripts/bench --busy --case throughput query    # as on a full executor: all of Spark on one core
