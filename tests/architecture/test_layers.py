@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,6 +255,14 @@ def test_the_package_itself_imports_nothing_at_once() -> None:
     """The embedded broker and the command line do without Spark."""
     targets = [item.target for item in imports(PACKAGE / "__init__.py") if item.at_once]
     assert targets == ["typing.TYPE_CHECKING", "typing.Any", "spark_groupsource._version.__version__"]
+
+
+def test_reading_imports_little() -> None:
+    """Each worker and each query pays for it: pandas half a second, pyarrow's functions a twentieth."""
+    code = "import sys, spark_groupsource.executor.reader; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    needless = ("pandas", "pyspark", "pyarrow.compute", "spark_groupsource.membership", "spark_groupsource.driver")
+    assert [name for name in needless if name in ran.stdout.split()] == []
 
 
 @pytest.mark.parametrize("name", PURE)

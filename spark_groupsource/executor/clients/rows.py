@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_groupsource.executor.gc_control import collector_paused
 from spark_groupsource.model.offsets import TopicPartition
@@ -31,10 +30,6 @@ _HEADERS = pa.field("headers", pa.list_(pa.field("element", pa.struct([("key", p
 
 TOPIC_COLUMN = 2
 OFFSET_COLUMN = 4
-
-# Larger than the number of messages that one `consume` call returns.
-_NUMBERS_MAX = 16_384
-
 
 # A record batch has a fixed cost in Spark, as much as some hundred rows. Smaller ones are joined, by a copy, until they
 # have this many rows or bytes.
@@ -135,19 +130,13 @@ def split_at(batch: pa.RecordBatch, offset: int, first: int, last: int) -> tuple
     return batch.slice(0, cut), batch.slice(cut)
 
 
-@functools.cache
-def _numbers() -> pa.Array:
-    """Return 0, 1, 2, ...: offsets without gaps, less the first. Built on first use (see arrow_buffers.py)."""
-    return pa.array(range(_NUMBERS_MAX), pa.int64())
-
-
 def _offsets(messages: Sequence[ClientMessage]) -> pa.Array:
     count = len(messages)
     first = messages[0].offset() if messages else None
     last = messages[-1].offset() if messages else None
     # Offsets rise: if last - first + 1 is the count, no offset is missing between them. The usual case.
-    if first is not None and last is not None and last - first + 1 == count <= _NUMBERS_MAX:
-        return pc.add(_numbers().slice(0, count), pa.scalar(first, pa.int64()))
+    if first is not None and last is not None and last - first + 1 == count:
+        return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", range(first, last + 1)))])
     return pa.array([message.offset() for message in messages], pa.int64())
 
 
