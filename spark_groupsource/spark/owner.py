@@ -31,7 +31,7 @@ from spark_groupsource.membership.owner_lock import OwnerLock, lock_options
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.spark.stop import TIMEOUT_S, QueryEnd, WatchedQueries, check_seconds, is_remote
-from spark_groupsource.spark.stop_signals import EndRequest, JvmEnd, on_end_signals
+from spark_groupsource.spark.stop_signals import EndRequest, JvmSignals, on_end_signals
 
 LOG = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class _Driver:
             queries = started if isinstance(started, Sequence) else [started]
             watched = self._watched(_local(queries))
             # The JVM may have been started by `start`.
-            JvmEnd.install(self._timeout_s)
+            JvmSignals.install(self._timeout_s)
             watched.wait(self._requested, lambda: self._lock.gives_way)
             watched.drain(self._requested, lambda: self._lock.stops_at_once)
         except BaseException:

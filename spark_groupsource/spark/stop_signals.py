@@ -1,4 +1,4 @@
-"""Request the end of a program's queries: at SIGTERM, at SIGINT, and when the JVM ends."""
+"""Request the end of a program's queries: at SIGTERM and SIGINT, to this process or to its JVM."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pyspark.java_gateway import ensure_callback_server_started
 
 LOG = logging.getLogger(__name__)
 
-# Shutdown hooks run by priority: this one runs before Spark's own, which would end the SparkContext under the query.
-_HOOK_PRIORITY = 100
-# Seconds. The JVM takes no infinite timeout.
-_LONGEST_HOLD_S = 86_400.0
+# Signals at which a JVM ends, by Java's names.
+_NAMES = ("TERM", "INT")
+# Seconds that the JVM is held at most, beyond the time that the queries have. A timer takes no infinite time.
+_MARGIN_S, _LONGEST_HOLD_S = 10.0, 86_400.0
 
 
 class EndRequest:
-    """What signals and the JVM request. Plain attributes: a signal handler may interrupt any line of the program."""
+    """What signals request. Plain attributes: a signal handler may interrupt any line of the program."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -43,79 +43,92 @@ class EndRequest:
 
 @contextlib.contextmanager
 def on_end_signals(timeout_s: float) -> Iterator[EndRequest]:
-    """Request the stop at SIGTERM, at SIGINT and when the JVM ends."""
+    """Request the stop at SIGTERM and SIGINT, whether this process or its JVM gets them."""
     requested = EndRequest()
     numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
     if not numbers:
         LOG.warning("signals do not stop the queries: it was not called on the main thread")
     before = {number: signal.signal(number, requested.on_signal) for number in numbers}
     try:
-        JvmEnd.install(timeout_s)
-        JvmEnd.waiting.append(requested)
+        JvmSignals.install(timeout_s)
+        JvmSignals.waiting.append(requested)
         yield requested
     finally:
-        if requested in JvmEnd.waiting:
-            JvmEnd.waiting.remove(requested)
+        if requested in JvmSignals.waiting:
+            JvmSignals.waiting.remove(requested)
         for number, handler in before.items():
             # None: it was not installed from Python, and cannot be installed again.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-class JvmEnd:
-    """Request the stop when the JVM ends, and hold the JVM until this process has ended.
+class JvmSignals:
+    """Take the signals that would end the JVM, and give it the last one when this process ends.
 
-    spark-submit is a JVM that has started this process, and a resource manager signals that JVM alone.
+    spark-submit is a JVM that has started this process, and a resource manager signals that JVM alone. A shutdown hook
+    that holds the JVM would do for most batches, but not for these:
+
+    Guards against:
+    1. SIGTERM comes to the process group of a job in local mode. The JVM begins to shut down, and is held.
+    2. A task fails: the signal has ended a command of Hadoop (chmod).
+    3. Spark reports no failed task of a JVM that shuts down (SPARK-20904). The batch never ends, and the program waits
+       for `timeout_s`.
     """
 
-    _one: JvmEnd | None = None
+    _one: JvmSignals | None = None
     # What waits now: several threads may wait, each for queries of its own.
     waiting: ClassVar[list[EndRequest]] = []
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._waits = False
-        self._ended = threading.Event()
+    def __init__(self) -> None:
         jvm: Any = SparkContext._jvm
-        self._hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-        self._hook = jvm.java.lang.Thread(self)  # never started: an object of the JVM, so that it can be removed
-        seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
-        self._hooks.addShutdownHook(self._hook, _HOOK_PRIORITY, int(timeout_s) + 15, seconds)
+        self._signals = jvm.sun.misc.Signal
+        self._former: dict[str, Any] = {}
+        self._taken = ""
+        self._hold_s = 0.0
+        for name in _NAMES:
+            # Refused if the JVM was started with -Xrs: it ends at once, as the option says.
+            with contextlib.suppress(Py4JError):
+                self._former[name] = self._signals.handle(self._signals(name), self)
         atexit.register(self.release)
 
     @classmethod
     def install(cls, timeout_s: float) -> None:
-        """Install the hook in this process's JVM, unless it has no JVM (Spark Connect)."""
-        timeout_s = min(timeout_s, _LONGEST_HOLD_S)
+        """Take the signals of this process's JVM, unless it has no JVM (Spark Connect)."""
         if SparkContext._jvm is None:
             return
-        if cls._one is None or cls._one._timeout_s < timeout_s:
+        if cls._one is None:
             ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
-            former, cls._one = cls._one, cls(timeout_s)
-            if former is not None:
-                former.release()
+            cls._one = cls()
+        cls._one._hold_s = max(cls._one._hold_s, min(timeout_s, _LONGEST_HOLD_S) + _MARGIN_S)
 
-    def run(self) -> None:
-        """Request the stop and wait. The JVM calls this when it is about to end: a java.lang.Runnable."""
+    def handle(self, taken: Any) -> None:
+        """Request the stop. The JVM calls this at a signal: a sun.misc.SignalHandler."""
+        first, self._taken = not self._taken, str(taken.getName())
         if not self.waiting:
-            return
-        self._waits = True
+            self.release()
+        elif first:
+            end = threading.Timer(self._hold_s, self.release)
+            end.daemon = True
+            end.start()
         for requested in tuple(self.waiting):
             requested.stop = True
-        self._ended.wait(self._timeout_s + 10)
 
     def release(self) -> None:
-        """Release the JVM: nothing is left to stop. At the end of this process; idempotent."""
-        if self._ended.is_set():
-            return
-        self._ended.set()
-        if self._waits:
-            time.sleep(0.2)  # the answer to the JVM's call of run() leaves on another thread
-            return
-        # It would call a process that has ended. (Refused if the JVM begins to end right now, or has ended.)
+        """Give the JVM its handlers back, and a signal that it should have had. At the end of this process; idempotent.
+
+        Without that, a JVM that lives on would call a process that has ended, and the exit code of spark-submit would
+        not be that of the signal.
+        """
+        former, self._former = self._former, {}
+        # The JVM may have ended.
         with contextlib.suppress(Py4JError, OSError):
-            self._hooks.removeShutdownHook(self._hook)
+            for name, handler in former.items():
+                self._signals.handle(self._signals(name), handler)
+            if self._taken in former:
+                getattr(self._signals, "raise")(self._signals(self._taken))
+                # The JVM takes the signal on another thread: before it notices the end of this process.
+                time.sleep(0.2)
 
     class Java:
         """Names the Java interface that the JVM sees (py4j)."""
 
-        implements = ("java.lang.Runnable",)
+        implements = ("sun.misc.SignalHandler",)

@@ -165,27 +165,31 @@ def stop_once(bed: Bed, number: int, options: dict[str, str], chance: random.Ran
     """Start the application, send SIGTERM at a random moment, and return its output; the bed gets the handover time."""
     (bed.folder / "started").unlink(missing_ok=True)
     before = newest_commit(bed.checkpoint)
+
+    def evidence() -> str:
+        return bed.log_of(number).read_text(errors="replace")[-6000:]
+
     with Observer(options) as observer:
         process = bed.start(number)
         try:
             started_s = time.time()
             wait_for(
-                "a batch in flight", lambda: bed.in_flight() and newest_commit(bed.checkpoint) > before, 180,
-                lambda: bed.log_of(number).read_text(errors="replace")[-6000:],
-            )  # fmt: skip
+                "a batch in flight", lambda: bed.in_flight() and newest_commit(bed.checkpoint) > before, 180, evidence
+            )
             time.sleep(chance.uniform(0.0, 2 * _BATCH_S))
             # Of each kind and of its neighbours, half of the signals come to the process alone.
             whole_group = (number + _MODES.index(bed.mode) + _SINKS.index(bed.sink)) % 2 == 1
             sent_s = time.time()
             (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
             # The end of the last batch, or the signal if there was none in flight.
-            since = wait_for("the second member to own all", lambda: observer.since_s, 60)
+            since = wait_for("the second member to own all", lambda: observer.since_s, 60, evidence)
             entry = bed.checkpoint / "commits" / str(newest_commit(bed.checkpoint))
             bed.took_s.append(since - max(entry.stat().st_mtime, sent_s))
             process.wait(120)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     print(f"{number}: group={whole_group} ran {time.time() - started_s:.1f} s, handover {bed.took_s[-1]:.2f} s")
     return bed.out(number).read_text(errors="replace").strip()
 

@@ -34,7 +34,7 @@ from tests.realkafka.wire import Request
 
 from .application import Application, AppQuery
 from .harness import Independent, Record, wait_for
-from .holding import Events, Gate, OffsetWatch, released
+from .holding import Events, Gate, Held, OffsetWatch, released
 from .test_takeover import PROTOCOLS, with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -108,8 +108,11 @@ class Group:
     def hold_batch(self, gate: Gate) -> None:
         """Produce what the first query's next batch has, and wait until the gate holds it."""
         wait_for("lag 0", lambda: self.client.lag(self.name, self.topic) == 0, WAIT_S, self.evidence)
-        gate.armed = True
-        self.client.produce(self.topic, (str(n) for n in range(40)), PARTITIONS)
+        held = Held("first", "before-complete")
+        with released(held):
+            held.wait_reached(self.evidence)
+            gate.armed = True
+            self.client.produce(self.topic, (str(n) for n in range(40)), PARTITIONS)
         gate.wait_reached(self.evidence)
 
     def wait_shared(self, sizes: list[int]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 
 from spark_groupsource import QueryEnd, QueryFailedError, drain, run_until_stopped
@@ -483,7 +484,7 @@ def test_signals_have_their_handlers_back_after_any_error(location: str, monkeyp
     def fail(_timeout_s: float) -> None:
         raise RuntimeError("the JVM is about to end")
 
-    monkeypatch.setattr(signals.JvmEnd, "install", fail)
+    monkeypatch.setattr(signals.JvmSignals, "install", fail)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(RuntimeError):
         run_until_stopped(FakeQuery(), checkpoint_location=location)  # type: ignore[arg-type]
@@ -508,36 +509,53 @@ def test_seconds_that_are_no_duration_are_refused_and_cancel_no_batch(seconds: f
 
 
 class FakeJvm:
-    """The part of a JVM that holds shutdown hooks."""
+    """The part of a JVM that takes signals. It ends at one that has its own handler."""
 
     def __init__(self) -> None:
-        self.hooks: list[Any] = []
-        self.org = self.apache = self.hadoop = self.util = self.ShutdownHookManager = self
-        self.java = self.lang = self.concurrent = self.TimeUnit = self
-        self.SECONDS = "s"
+        self.sun = self.misc = self
+        self.handlers: dict[str, Any] = {"TERM": "its own", "INT": "its own"}
+        self.ended_by: list[str] = []
+        setattr(self.Signal, "raise", self.take)
 
-    def get(self) -> FakeJvm:
-        return self
+    class Signal:
+        """sun.misc.Signal."""
 
-    def Thread(self, runnable: Any) -> Any:
-        return runnable
+        jvm: FakeJvm
 
-    def addShutdownHook(self, hook: Any, _priority: int, seconds: int, _unit: str) -> None:
-        assert 0 < seconds < 10**6
-        self.hooks.append(hook)
+        def __init__(self, name: str) -> None:
+            self._name = name
 
-    def removeShutdownHook(self, hook: Any) -> None:
-        self.hooks.remove(hook)
+        def getName(self) -> str:
+            return self._name
+
+        @classmethod
+        def handle(cls, one: FakeJvm.Signal, handler: Any) -> Any:
+            before, cls.jvm.handlers[one.getName()] = cls.jvm.handlers[one.getName()], handler
+            return before
+
+    def take(self, one: FakeJvm.Signal) -> None:
+        """Take a signal."""
+        handler = self.handlers[one.getName()]
+        if handler == "its own":
+            self.ended_by.append(one.getName())
+        else:
+            handler.handle(one)
 
 
-def test_the_end_of_the_jvm_stops_the_queries_of_all_threads(
-    tmp_path: Path, location: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each thread may wait for queries of its own, and for as long as it likes."""
-    jvm = FakeJvm()
-    monkeypatch.setattr(signals.SparkContext, "_jvm", jvm)
+@pytest.fixture
+def jvm(monkeypatch: pytest.MonkeyPatch) -> FakeJvm:
+    """The JVM of this process."""
+    one = FakeJvm()
+    one.Signal.jvm = one
+    monkeypatch.setattr(signals.SparkContext, "_jvm", one)
     monkeypatch.setattr(signals, "ensure_callback_server_started", lambda _gateway: None)
-    monkeypatch.setattr(signals.JvmEnd, "_one", None)
+    monkeypatch.setattr(signals.JvmSignals, "_one", None)
+    monkeypatch.setattr(signals.atexit, "register", lambda _function: None)
+    return one
+
+
+def test_a_signal_to_the_jvm_stops_the_queries_of_all_threads(tmp_path: Path, location: str, jvm: FakeJvm) -> None:
+    """Each thread may wait for queries of its own, and for as long as it likes. The JVM ends last."""
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "metadata").write_text("{}")
     locations, members = (location, str(tmp_path / "b")), (Leaving(), Leaving())
@@ -551,13 +569,41 @@ def test_the_end_of_the_jvm_stops_the_queries_of_all_threads(
         for member, thread in zip(members, threads, strict=True):
             member.ended.set()
             thread.start()
-        wait_until(lambda: len(signals.JvmEnd.waiting) == 2)
-        (hook,) = jvm.hooks
-        ending = threading.Thread(target=hook.run)
-        ending.start()
+        wait_until(lambda: len(signals.JvmSignals.waiting) == 2)
+        jvm.take(jvm.Signal("TERM"))
+        jvm.take(jvm.Signal("TERM"))
         for thread in threads:
             thread.join(60)
-        hook.release()
-        ending.join(60)
     assert ends == [QueryEnd.DRAINED] * 2
-    assert not ending.is_alive()
+    one = signals.JvmSignals._one
+    assert one is not None
+    assert jvm.ended_by == []
+    one.release()
+    one.release()
+    assert jvm.ended_by == ["TERM"]
+
+
+def test_a_signal_that_no_query_waits_for_ends_the_jvm(jvm: FakeJvm) -> None:
+    signals.JvmSignals.install(60.0)
+    jvm.take(jvm.Signal("INT"))
+    assert jvm.ended_by == ["INT"]
+    assert set(jvm.handlers.values()) == {"its own"}
+
+
+def test_a_program_that_hangs_holds_the_jvm_for_its_time_only(jvm: FakeJvm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "_MARGIN_S", 0.05)
+    signals.JvmSignals.install(0.0)
+    monkeypatch.setattr(signals.JvmSignals, "waiting", [signals.EndRequest()])
+    jvm.take(jvm.Signal("TERM"))
+    assert jvm.ended_by == []
+    wait_until(lambda: jvm.ended_by == ["TERM"])
+
+
+def test_a_jvm_that_takes_no_handlers_keeps_its_own(jvm: FakeJvm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was started with -Xrs."""
+
+    def refuse(_one: Any, _handler: Any) -> Any:
+        raise Py4JError("java.lang.IllegalArgumentException: Signal already used by VM or OS: SIGTERM")
+
+    monkeypatch.setattr(jvm.Signal, "handle", refuse)
+    signals.JvmSignals.install(60.0)
