@@ -3,9 +3,9 @@
 Decides what happens when the group's rebalances meet the query's batches. It must not know I/O, clocks, threads, logs
 or the Kafka client. One thread owns an instance.
 
-Two tables hold all transitions: `GROUP_TRANSITIONS` (the member in its group) and `BATCH_TRANSITIONS` (the batch in
-flight). They meet in `_fire` only, which hands partitions over as soon as no batch in flight reads them. A pair that is
-not in a table raises `IllegalTransition` and changes nothing.
+A table holds the transitions of the member in its group: `GROUP_TRANSITIONS`. A pair that is not in it raises
+`IllegalTransition` and changes nothing. Beside that there is a batch in flight, or none. The two meet in `_fire` only,
+which hands partitions over as soon as no batch in flight reads them.
 
 Facts that may arrive in every state are methods, not events of the tables: offsets that were fetched or acknowledged,
 start positions that were established or forgotten, doubt and proof of the membership. None of them changes a state or
@@ -85,13 +85,6 @@ class MemberState(Enum):
     FAILED = "met an error that only a restart can heal / final"
 
 
-class BatchState(Enum):
-    """The micro-batch: what it does / when it leaves the state."""
-
-    IDLE = "no batch is planned / leaves when a plan is fixed"
-    IN_FLIGHT = "Spark reads and writes the batch / leaves when it is complete or discarded"
-
-
 _S = MemberState
 
 GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
@@ -126,20 +119,11 @@ GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
     for state in (_S.DOWN, _S.JOINING, _S.JOINED, _S.DRAINING, _S.REJOINING, _S.STOPPING)
 }
 
-BATCH_TRANSITIONS: dict[tuple[BatchState, type[BatchEvent]], BatchState] = {
-    (BatchState.IDLE, BatchFixed): BatchState.IN_FLIGHT,
-    # Three callers report the end of a batch. The first one counts: the others find nothing in flight.
-    (BatchState.IDLE, BatchCompleted): BatchState.IDLE,
-    (BatchState.IDLE, BatchDiscarded): BatchState.IDLE,
-    (BatchState.IN_FLIGHT, BatchCompleted): BatchState.IDLE,
-    (BatchState.IN_FLIGHT, BatchDiscarded): BatchState.IDLE,
-}
-
 FINAL_STATES = frozenset({MemberState.STOPPED, MemberState.FAILED})
 
 
 class IllegalTransition(Exception):
-    """Raised for an event in a state that has no transition for it; the machine is unchanged."""
+    """Raised for an event that cannot happen in the present state; the machine is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +170,6 @@ class MemberMachine:
     """Handle events one at a time, on one thread. See the module's docstring."""
 
     state: MemberState = MemberState.DOWN
-    batch_state: BatchState = BatchState.IDLE
     assignment: int = 0
     proven: bool = True
     _owned: dict[TopicPartition, Owned] = field(default_factory=dict)
@@ -199,7 +182,7 @@ class MemberMachine:
 
     def __repr__(self) -> str:
         return (
-            f"MemberMachine(state={self.state.name}, batch={self.batch_state.name}, "
+            f"MemberMachine(state={self.state.name}, batch_in_flight={self._flight is not None}, "
             f"assignment={self.assignment}, partitions={len(self._owned)})"
         )
 
@@ -208,12 +191,12 @@ class MemberMachine:
     def handle(self, event: GroupEvent | BatchEvent) -> tuple[Effect, ...]:
         """Handle one event and return the effects to carry out now, in order.
 
-        Raises `IllegalTransition` if the tables have no row for it; nothing has changed then.
+        Raises `IllegalTransition` if it cannot happen now; nothing has changed then.
         """
         if isinstance(event, GroupEvent):
             self.state = self._next_state(event)
         else:
-            self.batch_state = self._next_batch_state(event)
+            self._check_batch_event(event)
         effects: tuple[Effect, ...] = ()
         match event:
             case PartitionsAssigned(partitions):
@@ -248,16 +231,11 @@ class MemberMachine:
         except KeyError:
             raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}") from None
 
-    def _next_batch_state(self, event: BatchEvent) -> BatchState:
+    def _check_batch_event(self, event: BatchEvent) -> None:
         if self.state in FINAL_STATES:
             raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}")
-        if isinstance(event, BatchCompleted) and self._flight is not None and event.end != self._flight.end:
-            # Spark's late commit(end of N) while N+1 is in flight. N was already complete when N+1 was planned.
-            return self.batch_state
-        try:
-            return BATCH_TRANSITIONS[self.batch_state, type(event)]
-        except KeyError:
-            raise IllegalTransition(f"{type(event).__name__} in batch state {self.batch_state.name}") from None
+        if isinstance(event, BatchFixed) and self._flight is not None:
+            raise IllegalTransition("BatchFixed while a batch is in flight")
 
     def _complete(self, end: SourceOffset) -> tuple[Effect, ...]:
         """Complete the batch in flight if it ends at `end`, and return the commits of its ends.
@@ -267,6 +245,7 @@ class MemberMachine:
         2. [50, 55) is planned in it.
         3. Spark reports late that the old batch is complete. With 100 committed, [55, 100) is lost.
         """
+        # Three callers report the end of a batch. The first one counts: the others find nothing in flight.
         # R25: a batch that Spark reports late is not in flight
         if self._flight is None or self._flight.end != end:
             return ()

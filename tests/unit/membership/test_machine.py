@@ -1,4 +1,4 @@
-"""The member's state machine: both tables in full, and the sequences in which group and batch meet."""
+"""The member's state machine: its table in full, and the sequences in which group and batch meet."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ from spark_groupsource.membership.events import (
     StopRequested,
 )
 from spark_groupsource.membership.machine import (
-    BATCH_TRANSITIONS,
     FINAL_STATES,
     GROUP_TRANSITIONS,
-    BatchState,
     IllegalTransition,
     MemberMachine,
     MemberState,
@@ -129,30 +127,23 @@ def test_group_transition(state: MemberState, event: GroupEvent) -> None:
     machine = MemberMachine(state=state)
     expected = GROUP_TRANSITIONS.get((state, type(event)))
     if expected is None:
-        before = (machine.view(), machine.batch_state)
+        before = machine.view()
         with pytest.raises(IllegalTransition, match=f"{type(event).__name__} in state {state.name}"):
             machine.handle(event)
-        assert (machine.view(), machine.batch_state) == before
+        assert machine.view() == before
     else:
         machine.handle(event)
         assert machine.state is expected
 
 
-@pytest.mark.parametrize("event", BATCH_EVENTS.values(), ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("state", BatchState, ids=lambda s: s.name)
-def test_batch_transition(state: BatchState, event: BatchEvent) -> None:
+@pytest.mark.parametrize("end", [BatchCompleted(flight(R0).end), BatchDiscarded()], ids=lambda e: type(e).__name__)
+def test_a_batch_ends_once(end: BatchEvent) -> None:
     machine = joined((0, 10))
-    if state is BatchState.IN_FLIGHT:
-        machine.handle(BatchFixed(flight(R0)))
-    expected = BATCH_TRANSITIONS.get((state, type(event)))
-    if expected is None:
-        before = (machine.view(), machine.batch_state)
-        with pytest.raises(IllegalTransition, match=f"{type(event).__name__} in batch state {state.name}"):
-            machine.handle(event)
-        assert (machine.view(), machine.batch_state) == before
-    else:
-        machine.handle(event)
-        assert machine.batch_state is expected
+    assert machine.handle(end) == ()
+    machine.handle(BatchFixed(flight(R0)))
+    machine.handle(end)
+    assert machine.flight is None
+    assert machine.handle(end) == ()
 
 
 @pytest.mark.parametrize("event", BATCH_EVENTS.values(), ids=lambda e: type(e).__name__)
@@ -161,7 +152,7 @@ def test_a_final_state_takes_no_batch_event(state: MemberState, event: BatchEven
     machine = MemberMachine(state=state)
     with pytest.raises(IllegalTransition):
         machine.handle(event)
-    assert machine.batch_state is BatchState.IDLE
+    assert machine.flight is None
 
 
 def test_final_states_have_no_exit() -> None:
@@ -176,7 +167,7 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 
 def test_every_state_says_what_it_does_and_when_it_leaves() -> None:
-    for state in (*MemberState, *BatchState):
+    for state in MemberState:
         action, _, exit_ = state.value.partition(" / ")
         assert action
         assert exit_.startswith("leaves ") or exit_ == "final", state
@@ -444,7 +435,7 @@ def test_a_late_commit_of_the_batch_before_leaves_the_one_in_flight_alone() -> N
     machine.offsets_acknowledged(first.items)
     machine.handle(BatchFixed(second))
     assert machine.handle(BatchCompleted(first.end)) == ()
-    assert (machine.view().flight, machine.batch_state) == (second, BatchState.IN_FLIGHT)
+    assert machine.view().flight == second
 
 
 @pytest.mark.rule("R25")
@@ -645,7 +636,8 @@ def test_looking_changes_nothing() -> None:
 
 
 def test_repr_shows_state_and_counts() -> None:
-    assert repr(joined((0, 1), (1, 2))) == "MemberMachine(state=JOINED, batch=IDLE, assignment=1, partitions=2)"
+    shown = "MemberMachine(state=JOINED, batch_in_flight=False, assignment=1, partitions=2)"
+    assert repr(joined((0, 1), (1, 2))) == shown
 
 
 def test_events_are_frozen() -> None:
