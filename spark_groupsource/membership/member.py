@@ -276,7 +276,7 @@ class Member:
         result = self._committer.before_release(self.machine.pending())
         if result.error is not None:
             self._keep(result.error)
-        if result.refused_as(Refusal.LOST) and self.machine.state not in FINAL_STATES:
+        if result.lost and self.machine.state not in FINAL_STATES:
             self._lose(self.machine.owned_partitions())
         if self.machine.state is not MemberState.JOINED or self.machine.flight is not flight:
             return
@@ -415,13 +415,12 @@ class Member:
         """Handle the answer to a commit."""
         self.machine.offsets_acknowledged(result.acknowledged)
         self.machine.topic_unknown(item.partition for item, why in result.refused if why is Refusal.NO_TOPIC)
-        lost = result.refused_as(Refusal.LOST)
-        self._report.answered(result, lost)
+        self._report.answered(result)
         # R20: Spark's next call raises it
         if result.error is not None:
             self._keep(result.error)
         # R19: partitions are dropped for this answer only
-        if lost and self.machine.state not in FINAL_STATES:
+        if result.lost and self.machine.state not in FINAL_STATES:
             self._lose(self.machine.owned_partitions())
 
     def _lose(self, partitions: Partitions) -> None:
@@ -486,11 +485,7 @@ class Member:
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self.machine.handle(released(partitions)))
         # R27: the kept partitions are lost, too
-        if (
-            result.refused_as(Refusal.LOST)
-            and self.machine.state not in FINAL_STATES
-            and self.machine.owned_partitions()
-        ):
+        if result.lost and self.machine.state not in FINAL_STATES and self.machine.owned_partitions():
             # Other members read them. Until the client reports the loss, too, a batch of them could be planned.
             self._lose(self.machine.owned_partitions())
         self.proof.notice_gap()

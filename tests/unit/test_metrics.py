@@ -110,8 +110,8 @@ def test_a_refusal_that_is_repeated_is_counted_each_time_and_reported_once(tmp_p
     report, _ = report_on(tmp_path / "m.jsonl")
     (item,) = flight(OffsetRange(P0, 0, 10)).items
     for _ in range(3):
-        report.answered(CommitResult(refused=((item, Refusal.REBALANCE),), reason="rebalance"), lost=False)
-    report.answered(CommitResult(acknowledged=(item,)), lost=False)
+        report.answered(CommitResult(refused=((item, Refusal.REBALANCE),), reason="rebalance"))
+    report.answered(CommitResult(acknowledged=(item,)))
     assert (report.metrics.commits_refused, report.metrics.commits_done) == (3, 1)
     assert [line["event"] for line in lines(tmp_path / "m.jsonl")] == ["refused"]
 

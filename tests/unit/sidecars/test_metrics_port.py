@@ -66,8 +66,8 @@ def test_a_query_that_has_just_started_has_all_counters_at_zero(log: MetricsLog)
 def test_what_a_member_does_is_counted(log: MetricsLog, report: MemberReport) -> None:
     log.lineage = "abc"
     report.assigned((P0, P1))
-    report.answered(CommitResult(acknowledged=ITEMS), lost=False)
-    report.answered(CommitResult(refused=((ITEMS[0], Refusal.REBALANCE),), reason="rebalance"), lost=False)
+    report.answered(CommitResult(acknowledged=ITEMS))
+    report.answered(CommitResult(refused=((ITEMS[0], Refusal.REBALANCE),), reason="rebalance"))
     report.retried()
     report.completed(1_000, 0.3)
     report.completed(1_001, 1_000.0)
