@@ -38,6 +38,7 @@ from spark_groupsource.membership.events import (
     GroupEvent,
     HandOver,
     Left,
+    Partitions,
     PartitionsAssigned,
     PartitionsLost,
     PartitionsReleased,
@@ -177,7 +178,8 @@ class MemberMachine:
     # R77).
     _completed: dict[TopicPartition, CommitItem] = field(default_factory=dict)
     _flight: FlightBatch | None = None
-    _revoke: RevokeStarted | None = None
+    # The partitions of a revoke that has not handed over yet.
+    _revoked: Partitions | None = None
     _outcome: DrainOutcome = DrainOutcome.COMPLETE
 
     def __repr__(self) -> str:
@@ -206,17 +208,17 @@ class MemberMachine:
                 effects = self._abandon()
             case FatalErrorRaised():
                 effects = self._abandon()
-            case RevokeStarted():
+            case RevokeStarted(partitions):
                 # R101: a member that leaves waits for no batch
                 leaves = self.state is MemberState.STOPPING
-                self._revoke, self._outcome = event, DrainOutcome.STOPPED if leaves else DrainOutcome.COMPLETE
+                self._revoked, self._outcome = partitions, DrainOutcome.STOPPED if leaves else DrainOutcome.COMPLETE
             case DrainExpired():
                 self._outcome = DrainOutcome.DEADLINE
             case StopRequested():
                 self._outcome = DrainOutcome.STOPPED
             case PartitionsReleased(partitions) | AssignmentReleased(partitions):
                 self._drop(partitions)
-                self._revoke = None
+                self._revoked = None
             case BatchFixed(batch):
                 self._flight = batch
             case BatchCompleted(end):
@@ -288,22 +290,20 @@ class MemberMachine:
         2. If it was released at once, its next owner would start at the group's offset, 0.
         3. Both read [0, 100).
         """
-        if self._revoke is None:
+        if self._revoked is None:
             return ()
         # R101: lost partitions are not waited for
-        waiting = self._flight is not None and self._flight.holds(
-            filter(self._owned.__contains__, self._revoke.partitions)
-        )
+        waiting = self.in_flight(self._revoked) > 0
         # R26: the batch in flight reads revoked partitions
         if waiting and self._outcome is DrainOutcome.COMPLETE:
             return ()
-        revoke, self._revoke = self._revoke, None
-        return (HandOver(revoke, self.pending(revoke.partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
+        partitions, self._revoked = self._revoked, None
+        return (HandOver(self.pending(partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
 
     def _abandon(self) -> tuple[Effect, ...]:
         """End a revoke that still waits: nothing is left to hand over, and no event would end the wait."""
-        revoke, self._revoke = self._revoke, None
-        return () if revoke is None else (HandOver(revoke, (), DrainOutcome.LOST),)
+        partitions, self._revoked = self._revoked, None
+        return () if partitions is None else (HandOver((), DrainOutcome.LOST),)
 
     # --- ownership and offsets
 
@@ -320,7 +320,7 @@ class MemberMachine:
         self.assignment += 1
 
     def _is_kept(self, partition: TopicPartition) -> bool:
-        return self._revoke is None or partition not in self._revoke.partitions
+        return self._revoked is None or partition not in self._revoked
 
     def offsets_fetched(self, fetched: Mapping[TopicPartition, GroupOffset]) -> None:
         """Store the group's offsets of newly assigned partitions; nothing else may have moved them since.
@@ -498,7 +498,10 @@ class MemberMachine:
 
     def in_flight(self, partitions: Iterable[TopicPartition]) -> int:
         """Return how many offsets of those of these partitions that are owned the batch in flight reads."""
-        return 0 if self._flight is None else self._flight.records_of(p for p in partitions if p in self._owned)
+        if self._flight is None:
+            return 0
+        wanted = {partition for partition in partitions if partition in self._owned}
+        return sum(len(item) for item in self._flight.end.ranges if item.partition in wanted)
 
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
         """Return all owned partitions."""

@@ -474,14 +474,14 @@ class Member:
             return
         started_s, generation = self._clock.monotonic_s(), self._port.generation
         self._fetch_for_release(partitions)
-        hand_over = self._drain(RevokeStarted(partitions, whole_assignment=not self._port.incremental))
+        hand_over = self._drain(partitions)
         result = self._committer.before_release(hand_over.items, lambda: self._port.generation != generation)
         if result.error is not None:
             self._keep(result.error)
         repeated = self._report.to_repeat(partitions)
         self._port.release(partitions)
         self._committer.released(partitions)
-        released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased
+        released = PartitionsReleased if self._port.incremental else AssignmentReleased
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self.machine.handle(released(partitions)))
         # R27: the kept partitions are lost, too
@@ -490,7 +490,7 @@ class Member:
             self._lose(self.machine.owned_partitions())
         self.proof.notice_gap()
         drain_s = self._clock.monotonic_s() - started_s
-        self._report.released(hand_over, len(result.acknowledged), repeated, drain_s)
+        self._report.released(partitions, hand_over, len(result.acknowledged), repeated, drain_s)
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`."""
@@ -534,7 +534,7 @@ class Member:
 
     # --- drain and leave
 
-    def _drain(self, revoke: RevokeStarted) -> HandOver:
+    def _drain(self, partitions: Partitions) -> HandOver:
         """Wait until the revoked partitions may be released.
 
         The wait ends when the batch in flight is complete (a command, or Spark's commit log), drainTimeoutMs or
@@ -542,8 +542,8 @@ class Member:
         """
         deadline = Deadline(self._clock, self._options.drain_timeout_s)
         self._hand_over = None
-        self._apply(self.machine.handle(revoke))
-        self._report.revoking(revoke.partitions)
+        self._apply(self.machine.handle(RevokeStarted(partitions)))
+        self._report.revoking(partitions)
         while self._hand_over is None:
             if self._stop_wait.over:
                 self._completion.check_last(lambda: self.machine.flight)
@@ -584,7 +584,7 @@ class Member:
         flight = self.machine.flight
         # A replayed batch may be in flight before its partitions have arrived.
         joins = self.machine.state is MemberState.JOINING
-        return flight is not None and (joins or flight.holds(self.machine.owned_partitions()))
+        return flight is not None and (joins or self.machine.in_flight(self.machine.owned_partitions()) > 0)
 
     def _may_leave(self) -> bool:
         """Return whether a stop was requested, and does not wait for a batch in flight (see `stopping`)."""

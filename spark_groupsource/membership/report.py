@@ -131,13 +131,14 @@ class MemberReport:
                 uncommitted += item.offset - group.offset
         return self._machine.in_flight(partitions) + uncommitted
 
-    def released(self, hand_over: HandOver, committed: int, repeated: int, drain_s: float) -> None:
+    def released(
+        self, partitions: Partitions, hand_over: HandOver, committed: int, repeated: int, drain_s: float
+    ) -> None:
         """Report partitions that were released after a drain.
 
         `committed` is the number of accepted items. `repeated` is the result of `to_repeat` after the commit.
         """
-        partitions, outcome = hand_over.revoke.partitions, hand_over.outcome
-        drain_ms = round(drain_s * 1000)
+        outcome, drain_ms = hand_over.outcome, round(drain_s * 1000)
         uncommitted = len(hand_over.items) - committed
         clean = outcome is DrainOutcome.COMPLETE
         self.metrics.count_rebalance("uncommitted" if clean and uncommitted else _COUNTED_AS[outcome])

@@ -187,7 +187,7 @@ def test_a_batch_cannot_be_fixed_twice() -> None:
 def test_revoke_with_nothing_in_flight_hands_over_at_once() -> None:
     machine = joined((0, 10))
     revoke = RevokeStarted((P0,))
-    assert machine.handle(revoke) == (HandOver(revoke, (), DrainOutcome.COMPLETE),)
+    assert machine.handle(revoke) == (HandOver((), DrainOutcome.COMPLETE),)
     assert machine.state is MemberState.DRAINING
 
 
@@ -196,7 +196,7 @@ def test_revoke_waits_for_the_batch_in_flight_and_carries_its_commit() -> None:
     machine, batch, revoke = joined((0, 10)), flight(R0), RevokeStarted((P0,))
     machine.handle(BatchFixed(batch))
     assert machine.handle(revoke) == ()
-    assert machine.handle(BatchCompleted(batch.end)) == (HandOver(revoke, (item(0, 20),), DrainOutcome.COMPLETE),)
+    assert machine.handle(BatchCompleted(batch.end)) == (HandOver((item(0, 20),), DrainOutcome.COMPLETE),)
     machine.offsets_acknowledged([item(0, 20)])
     machine.handle(PartitionsReleased((P0,)))
     assert (machine.state, machine.owned_partitions()) == (MemberState.JOINED, ())
@@ -206,7 +206,7 @@ def test_revoke_of_a_partition_outside_the_batch_does_not_wait() -> None:
     machine = joined((0, 10), (1, 0))
     machine.handle(BatchFixed(flight(R0)))
     revoke = RevokeStarted((P1,))
-    assert machine.handle(revoke) == (HandOver(revoke, (), DrainOutcome.COMPLETE),)
+    assert machine.handle(revoke) == (HandOver((), DrainOutcome.COMPLETE),)
 
 
 def test_revoke_does_not_wait_for_an_empty_range() -> None:
@@ -224,7 +224,7 @@ def test_a_drain_that_ends_early_commits_only_what_is_complete(event: GroupEvent
     machine.handle(BatchCompleted(first.end))
     machine.handle(BatchFixed(flight(OffsetRange(P0, 20, 30))))
     assert machine.handle(revoke) == ()
-    assert machine.handle(event) == (HandOver(revoke, (item(0, 20),), outcome),)
+    assert machine.handle(event) == (HandOver((item(0, 20),), outcome),)
 
 
 def test_a_batch_that_completes_after_the_drain_deadline_commits_nothing() -> None:
@@ -241,7 +241,7 @@ def test_a_discarded_batch_ends_the_wait() -> None:
     machine, revoke = joined((0, 10)), RevokeStarted((P0,))
     machine.handle(BatchFixed(flight(R0)))
     machine.handle(revoke)
-    assert machine.handle(BatchDiscarded()) == (HandOver(revoke, (), DrainOutcome.COMPLETE),)
+    assert machine.handle(BatchDiscarded()) == (HandOver((), DrainOutcome.COMPLETE),)
 
 
 @pytest.mark.parametrize("event", [PartitionsLost((P0,)), FatalErrorRaised()], ids=lambda e: type(e).__name__)
@@ -250,7 +250,7 @@ def test_a_revoke_that_waits_ends_when_the_partitions_or_the_member_are_lost(eve
     machine, revoke = joined((0, 10)), RevokeStarted((P0,))
     machine.handle(BatchFixed(flight(R0)))
     machine.handle(revoke)
-    assert machine.handle(event) == (HandOver(revoke, (), DrainOutcome.LOST),)
+    assert machine.handle(event) == (HandOver((), DrainOutcome.LOST),)
 
 
 def test_an_old_deadline_does_not_shorten_the_next_drain() -> None:
@@ -264,7 +264,7 @@ def test_an_old_deadline_does_not_shorten_the_next_drain() -> None:
 
 def test_an_eager_revoke_joins_anew() -> None:
     machine = joined((0, 10))
-    machine.handle(RevokeStarted((P0,), whole_assignment=True))
+    machine.handle(RevokeStarted((P0,)))
     machine.handle(AssignmentReleased((P0,)))
     assert machine.state is MemberState.REJOINING
     machine.handle(PartitionsAssigned((P0,)))
@@ -277,7 +277,7 @@ def test_kept_partitions_are_committed_when_a_batch_completes_during_a_drain() -
     machine.handle(revoke)
     assert machine.handle(BatchCompleted(batch.end)) == (
         CommitOffsets((item(1, 5),)),
-        HandOver(revoke, (item(0, 20),), DrainOutcome.COMPLETE),
+        HandOver((item(0, 20),), DrainOutcome.COMPLETE),
     )
 
 
@@ -345,7 +345,7 @@ def test_p6_it_is_committed_also_while_a_batch_without_it_is_in_flight() -> None
     machine.offsets_fetched({P0: GroupOffset(10, ours(10).metadata), P1: GroupOffset(0)})
     assert machine.handle(BatchCompleted(first.end)) == ()
     revoke = RevokeStarted((P0,))
-    assert machine.handle(revoke) == (HandOver(revoke, (ours(20),), DrainOutcome.COMPLETE),)
+    assert machine.handle(revoke) == (HandOver((ours(20),), DrainOutcome.COMPLETE),)
 
 
 @pytest.mark.rule("R77")
