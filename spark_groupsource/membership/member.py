@@ -43,7 +43,7 @@ from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort,
 from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.membership.runner import Runner
 from spark_groupsource.membership.session_length import SessionLength
-from spark_groupsource.membership.stopping import StopRequest, StopWait
+from spark_groupsource.membership.stopping import StopRequest
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
@@ -109,13 +109,16 @@ class Member:
         self._options = options
         self._port = port
         self._clock = clock
-        self._completion = CompletionWatch(
-            log, clock, post=post, serve_commands=serve_commands, on_complete=self._complete_by_log, runner=runner
-        )
         self._serve_commands = serve_commands
         self._stop = stop
-        self._stop_wait = StopWait(clock, stop, options.drain_timeout_s)
+        # Set when a stop begins to wait for the batch in flight: another batch does not prolong the wait.
+        self._stop_wait: Deadline | None = None
         self.machine = MemberMachine()
+        self._completion = CompletionWatch(
+            log, clock,
+            flight=lambda: self.machine.flight, post=post, serve_commands=serve_commands,
+            on_complete=self._complete_by_log, runner=runner,
+        )  # fmt: skip
         self._report = MemberReport(options.group_id, self.machine, metrics)
         self.error: BaseException | None = None
         self.status = MemberStatus()
@@ -171,7 +174,7 @@ class Member:
         self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._completion.wait_s(_STEP_S))
         self.proof.notice_gap()
         if self._is_out_of_the_group:
-            self._completion.check_often(self.machine.flight)
+            self._completion.check_often()
             return
         self.check()
         if self._reopening.due:
@@ -217,11 +220,10 @@ class Member:
 
     def _check_completion(self) -> None:
         """Complete the batch in flight as soon as Spark's commit log has it."""
-        flight = self.machine.flight
-        if self._stop_wait.begun or self._is_overdue():
-            self._completion.check_often(flight)
+        if self._stop_wait is not None or self._is_overdue():
+            self._completion.check_often()
         else:
-            self._completion.check_sometimes(flight)
+            self._completion.check_sometimes()
 
     def _complete_by_log(self, end: SourceOffset) -> None:
         """Complete the batch that ends at `end`, because the commit log has it. The answer may be late (rule R25).
@@ -545,8 +547,8 @@ class Member:
         self._apply(self.machine.handle(RevokeStarted(partitions)))
         self._report.revoking(partitions)
         while self._hand_over is None:
-            if self._stop_wait.over:
-                self._completion.check_last(lambda: self.machine.flight)
+            if self._stop_is_due():
+                self._completion.check_last()
                 if self._hand_over is None:
                     self._apply(self.machine.handle(StopRequested()))
             elif self._takes_too_long() or self._drain_deadline_passed(deadline):
@@ -555,7 +557,7 @@ class Member:
                 self._serve_commands(_STEP_S)
                 # A pause of the process during the drain puts the membership of the kept partitions in doubt, too.
                 self.proof.notice_gap()
-                self._completion.check_often(self.machine.flight)
+                self._completion.check_often()
         return self._hand_over
 
     def _drain_deadline_passed(self, deadline: Deadline) -> bool:
@@ -591,16 +593,20 @@ class Member:
         if not self._stop.requested:
             return False
         waits = self._flight_is_awaited()
-        if waits and not self._stop.at_once and not self._stop_wait.begun:
-            self._stop_wait.begin()
+        if waits and not self._stop.at_once and self._stop_wait is None:
+            self._stop_wait = Deadline(self._clock, self._options.drain_timeout_s)
             self._report.waits_for_batch(self._stop.cause, self._options.drain_timeout_s)
-        return not waits or self._stop_wait.over
+        return not waits or self._stop_is_due()
+
+    def _stop_is_due(self) -> bool:
+        """Return whether a requested stop does not wait, or not any longer, for the batch in flight."""
+        return self._stop.at_once or (self._stop_wait is not None and self._stop_wait.expired())
 
     def _leave(self) -> None:
         """Leave: 1. check Spark's commit log, 2. await the commit under way, 3. commit, 4. leave the group."""
         if self.machine.state in FINAL_STATES:
             return
-        self._completion.check_last(lambda: self.machine.flight)
+        self._completion.check_last()
         if self.machine.state in FINAL_STATES:
             return
         outcome = self._outcome_of_leaving()
