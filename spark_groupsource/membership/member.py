@@ -19,7 +19,7 @@ from spark_groupsource.membership.completion import LAST_CHECK_S, CompletionWatc
 from spark_groupsource.membership.events import (
     AssignmentReleased,
     BatchCompleted,
-    BatchEvent,
+    BatchDiscarded,
     BatchFixed,
     CommitOffsets,
     DrainExpired,
@@ -236,7 +236,7 @@ class Member:
         flight = self.machine.flight
         # R25: the answer may be about an earlier batch
         if self.machine.state not in FINAL_STATES and flight is not None and flight.end == end:
-            self.apply(BatchCompleted(end))
+            self._completed(end)
 
     # --- a batch that takes too long
 
@@ -275,11 +275,7 @@ class Member:
         3. Leave. A static member does not leave: its partitions move when its session has expired.
         """
         flight, partitions = self.machine.flight, self.machine.owned_partitions()
-        result = self._committer.before_release(self.machine.pending())
-        if result.error is not None:
-            self._keep(result.error)
-        if result.lost and self.machine.state not in FINAL_STATES:
-            self._lose(self.machine.owned_partitions())
+        self._end_if_refused(self._committer.before_release(self.machine.pending()))
         if self.machine.state is not MemberState.JOINED or self.machine.flight is not flight:
             return
         self._given_up = flight
@@ -291,17 +287,24 @@ class Member:
 
     # --- commands
 
-    def apply(self, event: BatchEvent) -> None:
-        """Handle an event of the batch."""
-        if isinstance(event, BatchFixed):
-            self._fixed_s = self._clock.monotonic_s()
-        before, behind = self.machine.flight, isinstance(event, BatchCompleted) and self.machine.pending()
-        self._apply(self.machine.handle(event))
-        if isinstance(event, BatchCompleted) and before is not None and self.machine.flight is None:
+    def begin(self, batch: FlightBatch) -> None:
+        """Put a batch in flight."""
+        self._fixed_s = self._clock.monotonic_s()
+        self._apply(self.machine.handle(BatchFixed(batch)))
+
+    def discard(self) -> None:
+        """Forget a plan that Spark never logged."""
+        self._apply(self.machine.handle(BatchDiscarded()))
+
+    def _completed(self, end: SourceOffset) -> None:
+        """Complete the batch in flight if it ends at `end`."""
+        flight, behind = self.machine.flight, self.machine.pending()
+        self._apply(self.machine.handle(BatchCompleted(end)))
+        if flight is not None and self.machine.flight is None:
             now_s = self._clock.monotonic_s()
             since_s = self.status.behind_since_s if behind else now_s
             self.status = replace(self.status, completed_s=now_s, behind_since_s=since_s)
-            self._report.completed(sum(map(len, before.end.ranges)), now_s - self._fixed_s)
+            self._report.completed(sum(map(len, flight.end.ranges)), now_s - self._fixed_s)
 
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float = _OFFSET_FETCH_TIMEOUT_S
@@ -318,7 +321,7 @@ class Member:
 
     def complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`. Compare `end`, where Spark goes on, with the commit log."""
-        self.apply(BatchCompleted(end))
+        self._completed(end)
         self._completion.check_start(end)
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
@@ -394,7 +397,7 @@ class Member:
         # R2: ownership has changed since the plan was made
         if self._stop.requested or not view.settled or view.assignment != assignment:
             return False
-        self.apply(BatchFixed(batch))
+        self.begin(batch)
         return True
 
     def mark(self, batch: FlightBatch) -> None:
@@ -418,6 +421,10 @@ class Member:
         self.machine.offsets_acknowledged(result.acknowledged)
         self.machine.topic_unknown(item.partition for item, why in result.refused if why is Refusal.NO_TOPIC)
         self._report.answered(result)
+        self._end_if_refused(result)
+
+    def _end_if_refused(self, result: CommitResult) -> None:
+        """End the member if a commit was refused for good. Drop its partitions if the membership is lost."""
         # R20: Spark's next call raises it
         if result.error is not None:
             self._keep(result.error)
