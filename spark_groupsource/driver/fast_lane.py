@@ -14,22 +14,19 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.clients.choose import make_client
 from spark_groupsource.executor.pool import fits, share_bytes
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_ranges
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.model.commit_metadata import metadata_of
 from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-from spark_groupsource.clock import Pace
-from spark_groupsource.membership.thread import MembershipThread
-from spark_groupsource.model.commit_metadata import metadata_of
 
 LOG = logging.getLogger(__name__)
 
