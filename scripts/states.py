@@ -1,4 +1,4 @@
-"""Writes docs/states.md from the tables of the member's state machine. `--check` only tells whether it is stale."""
+"""Writes docs/states.md from the table of the member's state machine. `--check` only tells whether it is stale."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from pathlib import Path
 
 from spark_groupsource.checkpoint.stop_requests import Answer
 from spark_groupsource.driver.draining import DrainState
-from spark_groupsource.membership.events import DrainOutcome
-from spark_groupsource.membership.machine import (
-    BATCH_TRANSITIONS,
-    GROUP_TRANSITIONS,
-    BatchState,
-    MemberState,
-)
+from spark_groupsource.membership.events import BatchCompleted, BatchDiscarded, BatchFixed, DrainOutcome
+from spark_groupsource.membership.machine import GROUP_TRANSITIONS, MemberState
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "states.md"
 HEAD = """# States of the member
 
-<!-- Written by scripts/states.py from the tables of spark_groupsource/membership/machine.py; do not edit. -->
+<!-- Written by scripts/states.py from the table in spark_groupsource/membership/machine.py; do not edit. -->
 
 The states of a member, as the log, `metricsPath` and the metric `groupkafka_state` show them.
 
-Two small machines run side by side. They meet in one place: a revoke hands over as soon as the batch in flight holds
-none of its partitions, so a partition changes its owner between two batches. A pair of state and event that is in no
-table raises `IllegalTransition` and changes nothing.
+A member is in one of these states, and beside that it has a batch in flight, or none. The two meet in one place: a
+revoke hands over as soon as the batch in flight holds none of its partitions, so a partition changes its owner between
+two batches. A pair of state and event that is not in the table raises `IllegalTransition` and changes nothing.
+"""
+
+BATCH = """At most one batch is in flight, from `BatchFixed` to `BatchCompleted` or `BatchDiscarded`. Several callers
+report that a batch is complete. The first one counts.
 """
 
 STOPS = """The answer goes to what asked: `run_until_stopped`, `drain` or `groupkafka stop` ([how](how-to/stop.md)).
@@ -77,14 +76,10 @@ def _events(transitions: Mapping[tuple[Enum, type], Enum]) -> list[type]:
 
 def render() -> str:
     """Return the whole page."""
-    parts = [HEAD]
-    machines: tuple[tuple[str, type[Enum], Mapping[tuple[Enum, type], Enum]], ...] = (
-        ("The member in its group", MemberState, GROUP_TRANSITIONS),
-        ("The micro-batch", BatchState, BATCH_TRANSITIONS),
-    )
-    for title, states, transitions in machines:
-        tables = state_table(states), event_table(_events(transitions)), transition_table(transitions)
-        parts += [f"## {title}\n", *tables]
+    transitions: Mapping[tuple[Enum, type], Enum] = {**GROUP_TRANSITIONS}
+    tables = state_table(MemberState), event_table(_events(transitions)), transition_table(transitions)
+    parts = [HEAD, "## The member in its group\n", *tables]
+    parts += ["## The micro-batch\n", BATCH, event_table((BatchFixed, BatchCompleted, BatchDiscarded))]
     outcomes = table(("outcome", "meaning"), ((f"`{outcome.name}`", outcome.value) for outcome in DrainOutcome))
     parts += ["## How a revoke's wait ends\n", outcomes]
     answers = table(("answer", "meaning"), ((f"`{answer.name}`", answer.value) for answer in Answer))

@@ -185,9 +185,14 @@ def _newest_batches(filesystem: fs.FileSystem, root: str) -> tuple[int | None, i
     return _newest_number(filesystem, f"{root}/offsets"), _newest_number(filesystem, f"{root}/commits")
 
 
-def _newest_number(filesystem: fs.FileSystem, folder: str) -> int | None:
+def _numbers(filesystem: fs.FileSystem, folder: str) -> list[int]:
+    """Return the names in a folder that are numbers: the batches of a log."""
     found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=None)
+    return [int(info.base_name) for info in found if info.base_name.isdigit()]
+
+
+def _newest_number(filesystem: fs.FileSystem, folder: str) -> int | None:
+    return max(_numbers(filesystem, folder), default=None)
 
 
 def _initial_offsets(filesystem: fs.FileSystem, root: str) -> dict[str, str]:
@@ -272,8 +277,8 @@ class CheckpointLog:
 
     @property
     def is_local(self) -> bool:
-        """Whether a check needs no request to a store. Databricks' file system and volumes are stores, too."""
-        return self._readable and is_local(self._location)
+        """Whether a check needs no request to a store."""
+        return is_local(self._location)
 
     def is_complete(self, end: SourceOffset) -> bool:
         """Return whether the batch that ends at `end` is in the commit log."""
@@ -302,7 +307,7 @@ class CheckpointLog:
         self._compared = start
         try:
             found = self._find(start.to_json())
-            completed = max(self._numbers("commits"), default=None)
+            completed = _newest_number(self._open(), f"{self._root}/commits")
         except TROUBLES as error:
             self._report(error)
             return
@@ -449,15 +454,8 @@ class CheckpointLog:
                 self._entries[number] = known
         return known
 
-    def _numbers(self, folder: str) -> list[int]:
-        """Return the batch numbers of a log's entries."""
-        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-        names = [info.base_name for info in self._open().get_file_info(selector)]
-        return [int(name) for name in names if name.isdigit()]
-
     def _logged_batches(self) -> list[int]:
-        self._open()
-        numbers = self._numbers("offsets")
+        numbers = _numbers(self._open(), f"{self._root}/offsets")
         self._seen = self._seen or bool(numbers) or self._has_metadata()
         return numbers
 

@@ -454,8 +454,18 @@ class LibrdkafkaCluster:
     # --- helpers: send a request, and return a function that waits for the response
 
     def _assignments(self, group: str, retries: int | None = None) -> dict[str, frozenset[TopicPartition]] | None:
+        """Return a group's members and their partitions; None if the coordinator does not describe the group."""
+
         def ask(timeout_s: float) -> dict[str, frozenset[TopicPartition]] | None:
-            return _assignments(self._admin.client(), group, timeout_s, self._transport, self._patience)
+            future = self._admin.client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
+            try:
+                found = self._admin.result(future, "?")
+            except _TopicError as error:
+                if error.cause.code() in _AWAY:
+                    raise
+                LOG.info("the group cannot be described: group=%s error=%s", group, error.cause.str())
+                return None
+            return {str(each.member_id): _given(each.assignment, each.target_assignment) for each in found.members}
 
         return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=retries)
 
@@ -612,21 +622,6 @@ class _TopicError(Exception):
 
 class _Absent(_TopicError):
     """The cluster reports that a topic or one of its partitions does not exist."""
-
-
-def _assignments(
-    client: AdminClient, group: str, timeout_s: float, transport: LastTransportError, patience: Patience
-) -> dict[str, frozenset[TopicPartition]] | None:
-    """Return a group's members and their partitions; None if the coordinator does not describe the group."""
-    future = client.describe_consumer_groups([group], request_timeout=timeout_s)[group]
-    try:
-        found = answer_of(client, future, transport, patience)
-    except KafkaException as error:
-        if kafka_error(error).code() in _AWAY:
-            raise _topic_error("?", error) from None
-        LOG.info("the group cannot be described: group=%s error=%s", group, kafka_error(error).str())
-        return None
-    return {str(member.member_id): _given(member.assignment, member.target_assignment) for member in found.members}
 
 
 def _given(assignment: MemberAssignment, target: MemberAssignment | None) -> frozenset[TopicPartition]:

@@ -119,10 +119,7 @@ class BatchPlanner:
             # After an outage the client may find no record in time, and the backlog is at its largest.
             self._usual_bytes = average_bytes(sizes, self._usual_bytes)
             left = within_bytes(left, sizes, bounds.max_bytes, self._usual_bytes)
-        ranges = plan_ranges(left, bounds.max_rows)
-        if all(item.end == backlogs[item.partition].position for item in ranges):
-            return NothingToRead()
-        return Plan(ranges, survey.topics)
+        return Plan(plan_ranges(left, bounds.max_rows), survey.topics)
 
     def _nothing(self, positions: Mapping[TopicPartition, int], ends_itself: bool) -> Step:
         """Return that there is nothing to read; if the query ends itself, only if no log may have been truncated.

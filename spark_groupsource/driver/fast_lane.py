@@ -14,22 +14,19 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.clients.choose import make_client
 from spark_groupsource.executor.pool import fits, share_bytes
 from spark_groupsource.executor.range_consumer import RangeConsumer
-from spark_groupsource.executor.reader import ReadSettings, read_ranges
+from spark_groupsource.executor.reader import read_ranges
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.model.commit_metadata import metadata_of
 from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-from spark_groupsource.clock import Pace
-from spark_groupsource.membership.thread import MembershipThread
-from spark_groupsource.model.commit_metadata import metadata_of
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +59,7 @@ class FastLane:
         clock: Clock,
         make: Callable[[SourceOptions, int], RangeConsumer] = make_driver_consumer,
     ) -> None:
-        self._settings = ReadSettings(options.for_reading())
+        self._options = options.for_reading()
         # The driver reads a batch as one task.
         self._limit = min(options.fast_lane_max_offsets, options.max_records_per_partition or OFFSET_MAX)
         self._clock = clock
@@ -89,7 +86,7 @@ class FastLane:
             rows = self._read(ranges, owned, topic_ids)
         except GroupKafkaError as error:
             # The executors get the same error, and report it in full.
-            LOG.info("left to the executors for %.0f s: group=%s %s", REST_S, self._settings.options.group_id, error)
+            LOG.info("left to the executors for %.0f s: group=%s %s", REST_S, self._options.group_id, error)
             rows = None
             self._rest = Deadline(self._clock, REST_S)
         except BaseException:
@@ -108,7 +105,7 @@ class FastLane:
             consumer.position_at(ranges, topic_ids)
         except GroupKafkaError as error:
             # A cold consumer only makes the first batch slower.
-            LOG.info("not kept warm: group=%s %s", self._settings.options.group_id, error)
+            LOG.info("not kept warm: group=%s %s", self._options.group_id, error)
             self.close()
             return
         except BaseException:
@@ -134,7 +131,7 @@ class FastLane:
         ):
             self.close()
         if self._consumer is None:
-            self._consumer = self._make(self._settings.options, partitions)
+            self._consumer = self._make(self._options, partitions)
         return self._consumer
 
     def _read(
@@ -147,7 +144,7 @@ class FastLane:
         consumer.drop_partitions(partition for partition in self._positions if partition not in positions)
         consumer.position_at(list(positions.values()), topic_ids)
         rows, size = [], 0
-        for batch in read_ranges(self._settings, consumer, ranges, self._clock, READ_TIMEOUT_S, topic_ids=topic_ids):
+        for batch in read_ranges(self._options, consumer, ranges, self._clock, READ_TIMEOUT_S, topic_ids=topic_ids):
             size += batch.nbytes
             if size > MAX_BYTES:
                 # The next batches are probably as large, and would be read twice, too.

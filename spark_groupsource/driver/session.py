@@ -71,12 +71,14 @@ class _InFlight:
     - `read`: whether Spark has requested its tasks.
     - `given_out`: the ranges that executors read; empty if the driver has read it.
     - `reader`: the process that reads it, as the metrics name it.
+    - `replayed`: the tasks of a logged batch that runs again; None for a batch that was planned.
     """
 
     end: SourceOffset
     read: bool = False
     given_out: tuple[OffsetRange, ...] = ()
     reader: str = "executors"
+    replayed: tuple[Task, ...] | None = None
 
 
 class Session:
@@ -132,7 +134,6 @@ class Session:
         )  # fmt: skip
         self._reads = ReadCheck(options, cluster, clock, self._state, self._losses, describe=self._missing.describe)
         self._flight: _InFlight | None = None
-        self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
         check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
@@ -377,7 +378,6 @@ class Session:
             else:
                 self._losses.report_unread(flight.end.ranges)
         self._flight = None
-        self._replays.clear()
         if self._reads.due:
             self._reads.check()
 
@@ -444,16 +444,16 @@ class Session:
         if start == end:
             return ()
         reach("before-partitions", self._options.client_id)
-        if self._flight is not None and self._flight.end == end and (start, end) not in self._replays:
+        flight = self._flight
+        replayed = self._replayed(end) if flight is None or flight.end != end else flight.replayed
+        tasks = replayed
+        if tasks is None:
             if self._shared.begins():
                 self._mark_owned()
                 self._member.mark(self._batch(end))
             tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
-        else:
-            if (start, end) not in self._replays:
-                self._replays[start, end] = self._replayed(end)
-            tasks = self._replays[start, end]
-        self._flight = _InFlight(end, read=True, given_out=tuple(item for task in tasks for item in task))
+        given_out = tuple(item for task in tasks for item in task)
+        self._flight = _InFlight(end, read=True, given_out=given_out, replayed=replayed)
         return tasks
 
     def _mark_owned(self) -> None:
@@ -494,5 +494,4 @@ class Session:
         read = planner.ranges(end, known)
         self._go_by(Lineage(end.lineage, end.reset))
         self._member.replay(self._batch(end))
-        self._flight = _InFlight(end)
         return self._sizing.tasks(read, self._clock.monotonic_s())

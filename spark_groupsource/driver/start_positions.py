@@ -54,7 +54,7 @@ from spark_groupsource.planning.start_position import (
     Memory,
     StartDecision,
     Takeover,
-    age_of,
+    basis_without_offset,
     decide_start,
     initial_topics,
     is_initial,
@@ -309,7 +309,7 @@ class StartPositions:
             appeared=self._state.appeared(partition.topic, topic_id),
             by_pattern=self._options.subscription.pattern is not None,
         )
-        return decide_start(takeover, age_of(partition, topic_id, known, memory))
+        return decide_start(takeover, basis_without_offset(partition, topic_id, known, memory))
 
     def _known_pins(
         self, view: GroupView, described: Mapping[str, TopicInfo]

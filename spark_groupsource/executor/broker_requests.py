@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from spark_groupsource.client.errors import not_authenticated, topics_denied
 from spark_groupsource.client.tokens import provider_recovers
 from spark_groupsource.executor.clients.port import (
     FetchClient,
@@ -12,7 +13,7 @@ from spark_groupsource.executor.clients.port import (
     TopicIdRequest,
     TopicUnknown,
 )
-from spark_groupsource.executor.read_errors import denied, refused, unreadable
+from spark_groupsource.executor.read_errors import unreadable
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -56,7 +57,7 @@ class BrokerRequests:
         """
         # R66: refused, and nothing was answered since
         if self._refused and not provider_recovers(self.options.token_login):
-            raise refused(self.options, self._refused)
+            raise not_authenticated(self.options, self._refused)
 
     def request_new_leaders(self, topics: frozenset[str]) -> None:
         """Request the leaders of topics that are new to this client, without waiting for its timer.
@@ -82,7 +83,7 @@ class BrokerRequests:
         found: dict[str, str] = {}
         for topic, failure in self._asked(topics):
             if isinstance(failure, TopicDenied):
-                raise denied(self.options, topic)
+                raise topics_denied(self.options, [topic])
             if isinstance(failure, TopicUnknown):
                 found[topic] = str(failure)
             elif failure is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spark_groupsource import errors
-from spark_groupsource.client.errors import not_authenticated, topics_denied
-from spark_groupsource.errors import AccessError, GroupKafkaError, ReadError
+from spark_groupsource.client.errors import topics_denied
+from spark_groupsource.errors import GroupKafkaError, ReadError
 from spark_groupsource.executor.clients.port import Damaged, Misfit, PositionLost, TopicForbidden, UnreadableHeaders
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.client_settings import RECEIVED_MAX_BYTES, RECEIVED_SETTING
@@ -18,16 +18,6 @@ class OutOfRange(Exception):
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__(str(partition))
         self.partition = partition
-
-
-def denied(options: SourceOptions, topic: str) -> AccessError:
-    """Return the error for a topic that the client may not read."""
-    return topics_denied(options, [topic])
-
-
-def refused(options: SourceOptions, reason: str) -> AccessError:
-    """Return the error for a client whose identity the brokers refuse."""
-    return not_authenticated(options, reason)
 
 
 def unreadable(partition: TopicPartition, offset: int, reason: str) -> ReadError:
@@ -85,7 +75,7 @@ def end_of(
 ) -> GroupKafkaError | OutOfRange:
     """Return the error that ends reading a partition at `offset`."""
     if isinstance(event, TopicForbidden):
-        return denied(options, event.partition.topic)
+        return topics_denied(options, [event.partition.topic])
     if isinstance(event, Damaged):
         limit = next((name for name in options.client_settings if setting_of(name) == RECEIVED_SETTING), None)
         if event.limited and limit is not None:

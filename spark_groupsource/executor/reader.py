@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -37,25 +36,8 @@ _LONGEST_POLL_S = 5.0
 _DOUBT_AFTER_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSettings:
-    """Hold the read settings. `options` holds the client settings with secrets, so it is never shown."""
-
-    options: SourceOptions = field(repr=False)
-
-    @property
-    def include_headers(self) -> bool:
-        """Return whether rows have the column headers."""
-        return self.options.include_headers
-
-    @property
-    def stall_timeout_s(self) -> float:
-        """Return the seconds without progress after which the task fails."""
-        return self.options.poll_timeout_s
-
-
 def read_task(
-    settings: ReadSettings,
+    options: SourceOptions,
     task: tuple[OffsetRange, ...],
     pool: ConsumerPool = POOL,
     clock: Clock | None = None,
@@ -72,23 +54,21 @@ def read_task(
     log_reading_path()
     freeze_imported()
     clock = clock or SystemClock()
-    consumer = pool.borrow(settings.options, task, topic_ids)
-    lost = make_lost(settings.options, topic_ids, clock)
+    consumer = pool.borrow(options, task, topic_ids)
+    lost = make_lost(options, topic_ids, clock)
     try:
-        yield from read_ranges(
-            settings, consumer, task, clock, settings.stall_timeout_s, topic_ids=topic_ids, lost=lost
-        )
+        yield from read_ranges(options, consumer, task, clock, options.poll_timeout_s, topic_ids=topic_ids, lost=lost)
     except BaseException:
         # Failed or stopped early: the consumer's positions are somewhere inside the ranges.
         consumer.close()
         raise
     finally:
         lost.close()
-    pool.give_back(settings.options, consumer)
+    pool.give_back(options, consumer)
 
 
 def read_ranges(
-    settings: ReadSettings,
+    options: SourceOptions,
     consumer: RangeConsumer,
     ranges: Sequence[OffsetRange],
     clock: Clock,
@@ -103,7 +83,7 @@ def read_ranges(
     `lost`, missing records raise `ReadError` too, and the caller decides. After an error the consumer's positions are
     somewhere inside the ranges.
     """
-    reach("while-reading", settings.options.client_id)
+    reach("while-reading", options.client_id)
     small = SmallBatches()
     proof = TopicProof(consumer, ranges, topic_ids)
     reading = _Reading(consumer, ranges, clock, stall_timeout_s, proof=proof, lost=lost)

@@ -64,9 +64,11 @@ ADMINS = AdminClients()
 
 
 class AdminTopicIdRequest:
-    """Implement `TopicIdRequest` on an admin client's futures, one per topic."""
+    """Implement `TopicIdRequest` on an admin client's futures, one per topic. The constructor sends the request."""
 
-    def __init__(self, options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients) -> None:
+    def __init__(
+        self, options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients = ADMINS
+    ) -> None:
         self._options = options
         self._admins = admins
         self._admin = admins.get(options)
@@ -101,10 +103,3 @@ class AdminTopicIdRequest:
     def close(self) -> None:
         """See `TopicIdRequest`."""
         self._futures = {}
-
-
-def request_topic_ids(
-    options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients = ADMINS
-) -> AdminTopicIdRequest:
-    """Send a request for the ids of topics."""
-    return AdminTopicIdRequest(options, topics, timeout_s, admins)

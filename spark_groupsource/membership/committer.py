@@ -260,12 +260,11 @@ class Committer:
                 return whole.and_also(result)
             result = self.now(wanted)
             self._machine.offsets_acknowledged(result.acknowledged)
-            lost = result.refused_as(Refusal.LOST)
-            self._report.answered(result, lost)
+            self._report.answered(result)
             whole = whole.and_also(result)
             wanted = tuple(item for item, why in result.refused if why is not Refusal.NO_TOPIC)
             # R28: bounded
-            if lost or result.error or (result.refused and (not wanted or deadline.expired())):
+            if result.lost or result.error or (result.refused and (not wanted or deadline.expired())):
                 self._report.uncommitted(result)
                 break
             if wanted:
@@ -307,7 +306,7 @@ class Committer:
         if older:
             self._report.retried()
             result = self.now(older)
-            self._report.answered(result, result.refused_as(Refusal.LOST))
+            self._report.answered(result)
         while items and self._keeps_quiet:
             self._pause()
 
@@ -330,8 +329,7 @@ class Committer:
             behind = tuple(i for i in items if (held.get(i.partition, i.offset) or 0) < i.offset)
             if behind:
                 result = self.now(behind)
-                lost = result.refused_as(Refusal.LOST)
-                self._report.answered(result, lost)
-                if lost:
+                self._report.answered(result)
+                if result.lost:
                     return CommitResult(refused=result.refused, reason=result.reason, error=result.error)
         return CommitResult()

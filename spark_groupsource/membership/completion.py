@@ -64,8 +64,9 @@ def _nothing() -> None:
 class CompletionWatch:
     """Check the commit log for the batch in flight. Event thread only, apart from the thread that it runs.
 
-    `post` runs a function on the event thread. `on_complete(end)` is called there when the log has the batch that ends
-    at `end`. The callee compares `end` with the batch in flight: an answer may be late.
+    `flight()` is the batch in flight. `post` runs a function on the event thread. `on_complete(end)` is called there
+    when the log has the batch that ends at `end`. The callee compares `end` with the batch in flight: an answer may be
+    late.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class CompletionWatch:
         log: BatchLog,
         clock: Clock,
         *,
+        flight: Callable[[], FlightBatch | None],
         post: Callable[[Callable[[], None]], object],
         serve_commands: Callable[[float], None],
         on_complete: Callable[[SourceOffset], object],
@@ -80,6 +82,7 @@ class CompletionWatch:
     ) -> None:
         self._log = log
         self._clock = clock
+        self._flight = flight
         self._post = post
         self._serve_commands = serve_commands
         self._on_complete = on_complete
@@ -104,37 +107,37 @@ class CompletionWatch:
 
     # --- checks
 
-    def check_sometimes(self, flight: FlightBatch | None) -> None:
+    def check_sometimes(self) -> None:
         """Check while nobody waits for the batch: only in a local log, and at intervals (see `CheckSchedule`)."""
-        self._often = False
+        self._often, flight = False, self._flight()
         if self.busy:
             self._report_hanging()
         elif self._schedule.due(flight) and flight is not None:
             self._start(flight.end, waits=False)
 
-    def check_often(self, flight: FlightBatch | None) -> None:
+    def check_often(self) -> None:
         """Check while a revoke or a stop waits for the batch."""
-        self._often = True
+        self._often, flight = True, self._flight()
         if self.busy:
             self._report_hanging()
         elif flight is not None and self._pace.due():
             self._start(flight.end, waits=True)
 
-    def check_last(self, flight: Callable[[], FlightBatch | None]) -> None:
+    def check_last(self) -> None:
         """Check once more before leaving, and wait for the answer, for `LAST_CHECK_S` at most in total.
 
         A check under way may have begun before the batch's end. So its answer is not the last one.
         """
         if self._last is None:
             self._last = Deadline(self._clock, LAST_CHECK_S)
-        self._await_answer(self._last, flight)
-        batch = flight()
-        if batch is None:
+        self._await_answer(self._last)
+        flight = self._flight()
+        if flight is None:
             return
         if not self.busy:
-            self._start(batch.end, waits=True)
-            self._await_answer(self._last, flight)
-        if self.busy and flight() is not None:
+            self._start(flight.end, waits=True)
+            self._await_answer(self._last)
+        if self.busy and self._flight() is not None:
             LOG.warning(
                 "checkpoint not answering, a stop does not wait for it longer than %.0f s; if the last batch is"
                 " complete, the next owner repeats it: option checkpointLocation=%s",
@@ -230,8 +233,8 @@ class CompletionWatch:
         self._since_s, self._reported = None, False
         then()
 
-    def _await_answer(self, deadline: Deadline, flight: Callable[[], FlightBatch | None]) -> None:
-        while self.busy and flight() is not None and not deadline.expired():
+    def _await_answer(self, deadline: Deadline) -> None:
+        while self.busy and self._flight() is not None and not deadline.expired():
             self._serve_commands(_STEP_S)
 
     def _report_hanging(self) -> None:

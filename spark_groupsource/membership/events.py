@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,16 +17,6 @@ class FlightBatch:
 
     end: SourceOffset
     items: tuple[CommitItem, ...]
-
-    def holds(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Return whether the batch reads records of any of these partitions."""
-        wanted = set(partitions)
-        return any(item.partition in wanted and len(item) > 0 for item in self.end.ranges)
-
-    def records_of(self, partitions: Iterable[TopicPartition]) -> int:
-        """Return how many offsets of these partitions the batch reads."""
-        wanted = set(partitions)
-        return sum(len(item) for item in self.end.ranges if item.partition in wanted)
 
 
 class DrainOutcome(Enum):
@@ -65,8 +54,6 @@ class RevokeStarted(GroupEvent):
     """The group revokes these partitions; the member owns them until they are released."""
 
     partitions: Partitions
-    # Whether the member gives up its whole assignment and joins again (the eager protocols).
-    whole_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +140,11 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Commit `items` in one synchronous request, then release the partitions.
+    """Commit `items` in one synchronous request, then release the partitions that are revoked.
 
     After a drain that failed, `items` has no offsets of the batch in flight, but still those of earlier batches.
     """
 
-    revoke: RevokeStarted
     items: tuple[CommitItem, ...]
     outcome: DrainOutcome
 

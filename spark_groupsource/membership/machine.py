@@ -3,9 +3,9 @@
 Decides what happens when the group's rebalances meet the query's batches. It must not know I/O, clocks, threads, logs
 or the Kafka client. One thread owns an instance.
 
-Two tables hold all transitions: `GROUP_TRANSITIONS` (the member in its group) and `BATCH_TRANSITIONS` (the batch in
-flight). They meet in `_fire` only, which hands partitions over as soon as no batch in flight reads them. A pair that is
-not in a table raises `IllegalTransition` and changes nothing.
+A table holds the transitions of the member in its group: `GROUP_TRANSITIONS`. A pair that is not in it raises
+`IllegalTransition` and changes nothing. Beside that there is a batch in flight, or none. The two meet in `_fire` only,
+which hands partitions over as soon as no batch in flight reads them.
 
 Facts that may arrive in every state are methods, not events of the tables: offsets that were fetched or acknowledged,
 start positions that were established or forgotten, doubt and proof of the membership. None of them changes a state or
@@ -38,6 +38,7 @@ from spark_groupsource.membership.events import (
     GroupEvent,
     HandOver,
     Left,
+    Partitions,
     PartitionsAssigned,
     PartitionsLost,
     PartitionsReleased,
@@ -85,13 +86,6 @@ class MemberState(Enum):
     FAILED = "met an error that only a restart can heal / final"
 
 
-class BatchState(Enum):
-    """The micro-batch: what it does / when it leaves the state."""
-
-    IDLE = "no batch is planned / leaves when a plan is fixed"
-    IN_FLIGHT = "Spark reads and writes the batch / leaves when it is complete or discarded"
-
-
 _S = MemberState
 
 GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
@@ -126,20 +120,11 @@ GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
     for state in (_S.DOWN, _S.JOINING, _S.JOINED, _S.DRAINING, _S.REJOINING, _S.STOPPING)
 }
 
-BATCH_TRANSITIONS: dict[tuple[BatchState, type[BatchEvent]], BatchState] = {
-    (BatchState.IDLE, BatchFixed): BatchState.IN_FLIGHT,
-    # Three callers report the end of a batch. The first one counts: the others find nothing in flight.
-    (BatchState.IDLE, BatchCompleted): BatchState.IDLE,
-    (BatchState.IDLE, BatchDiscarded): BatchState.IDLE,
-    (BatchState.IN_FLIGHT, BatchCompleted): BatchState.IDLE,
-    (BatchState.IN_FLIGHT, BatchDiscarded): BatchState.IDLE,
-}
-
 FINAL_STATES = frozenset({MemberState.STOPPED, MemberState.FAILED})
 
 
 class IllegalTransition(Exception):
-    """Raised for an event in a state that has no transition for it; the machine is unchanged."""
+    """Raised for an event that cannot happen in the present state; the machine is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +171,6 @@ class MemberMachine:
     """Handle events one at a time, on one thread. See the module's docstring."""
 
     state: MemberState = MemberState.DOWN
-    batch_state: BatchState = BatchState.IDLE
     assignment: int = 0
     proven: bool = True
     _owned: dict[TopicPartition, Owned] = field(default_factory=dict)
@@ -194,12 +178,13 @@ class MemberMachine:
     # R77).
     _completed: dict[TopicPartition, CommitItem] = field(default_factory=dict)
     _flight: FlightBatch | None = None
-    _revoke: RevokeStarted | None = None
+    # The partitions of a revoke that has not handed over yet.
+    _revoked: Partitions | None = None
     _outcome: DrainOutcome = DrainOutcome.COMPLETE
 
     def __repr__(self) -> str:
         return (
-            f"MemberMachine(state={self.state.name}, batch={self.batch_state.name}, "
+            f"MemberMachine(state={self.state.name}, batch_in_flight={self._flight is not None}, "
             f"assignment={self.assignment}, partitions={len(self._owned)})"
         )
 
@@ -208,12 +193,12 @@ class MemberMachine:
     def handle(self, event: GroupEvent | BatchEvent) -> tuple[Effect, ...]:
         """Handle one event and return the effects to carry out now, in order.
 
-        Raises `IllegalTransition` if the tables have no row for it; nothing has changed then.
+        Raises `IllegalTransition` if it cannot happen now; nothing has changed then.
         """
         if isinstance(event, GroupEvent):
             self.state = self._next_state(event)
         else:
-            self.batch_state = self._next_batch_state(event)
+            self._check_batch_event(event)
         effects: tuple[Effect, ...] = ()
         match event:
             case PartitionsAssigned(partitions):
@@ -223,17 +208,17 @@ class MemberMachine:
                 effects = self._abandon()
             case FatalErrorRaised():
                 effects = self._abandon()
-            case RevokeStarted():
+            case RevokeStarted(partitions):
                 # R101: a member that leaves waits for no batch
                 leaves = self.state is MemberState.STOPPING
-                self._revoke, self._outcome = event, DrainOutcome.STOPPED if leaves else DrainOutcome.COMPLETE
+                self._revoked, self._outcome = partitions, DrainOutcome.STOPPED if leaves else DrainOutcome.COMPLETE
             case DrainExpired():
                 self._outcome = DrainOutcome.DEADLINE
             case StopRequested():
                 self._outcome = DrainOutcome.STOPPED
             case PartitionsReleased(partitions) | AssignmentReleased(partitions):
                 self._drop(partitions)
-                self._revoke = None
+                self._revoked = None
             case BatchFixed(batch):
                 self._flight = batch
             case BatchCompleted(end):
@@ -248,16 +233,11 @@ class MemberMachine:
         except KeyError:
             raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}") from None
 
-    def _next_batch_state(self, event: BatchEvent) -> BatchState:
+    def _check_batch_event(self, event: BatchEvent) -> None:
         if self.state in FINAL_STATES:
             raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}")
-        if isinstance(event, BatchCompleted) and self._flight is not None and event.end != self._flight.end:
-            # Spark's late commit(end of N) while N+1 is in flight. N was already complete when N+1 was planned.
-            return self.batch_state
-        try:
-            return BATCH_TRANSITIONS[self.batch_state, type(event)]
-        except KeyError:
-            raise IllegalTransition(f"{type(event).__name__} in batch state {self.batch_state.name}") from None
+        if isinstance(event, BatchFixed) and self._flight is not None:
+            raise IllegalTransition("BatchFixed while a batch is in flight")
 
     def _complete(self, end: SourceOffset) -> tuple[Effect, ...]:
         """Complete the batch in flight if it ends at `end`, and return the commits of its ends.
@@ -267,6 +247,7 @@ class MemberMachine:
         2. [50, 55) is planned in it.
         3. Spark reports late that the old batch is complete. With 100 committed, [55, 100) is lost.
         """
+        # Three callers report the end of a batch. The first one counts: the others find nothing in flight.
         # R25: a batch that Spark reports late is not in flight
         if self._flight is None or self._flight.end != end:
             return ()
@@ -309,22 +290,20 @@ class MemberMachine:
         2. If it was released at once, its next owner would start at the group's offset, 0.
         3. Both read [0, 100).
         """
-        if self._revoke is None:
+        if self._revoked is None:
             return ()
         # R101: lost partitions are not waited for
-        waiting = self._flight is not None and self._flight.holds(
-            filter(self._owned.__contains__, self._revoke.partitions)
-        )
+        waiting = self.in_flight(self._revoked) > 0
         # R26: the batch in flight reads revoked partitions
         if waiting and self._outcome is DrainOutcome.COMPLETE:
             return ()
-        revoke, self._revoke = self._revoke, None
-        return (HandOver(revoke, self.pending(revoke.partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
+        partitions, self._revoked = self._revoked, None
+        return (HandOver(self.pending(partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
 
     def _abandon(self) -> tuple[Effect, ...]:
         """End a revoke that still waits: nothing is left to hand over, and no event would end the wait."""
-        revoke, self._revoke = self._revoke, None
-        return () if revoke is None else (HandOver(revoke, (), DrainOutcome.LOST),)
+        partitions, self._revoked = self._revoked, None
+        return () if partitions is None else (HandOver((), DrainOutcome.LOST),)
 
     # --- ownership and offsets
 
@@ -341,7 +320,7 @@ class MemberMachine:
         self.assignment += 1
 
     def _is_kept(self, partition: TopicPartition) -> bool:
-        return self._revoke is None or partition not in self._revoke.partitions
+        return self._revoked is None or partition not in self._revoked
 
     def offsets_fetched(self, fetched: Mapping[TopicPartition, GroupOffset]) -> None:
         """Store the group's offsets of newly assigned partitions; nothing else may have moved them since.
@@ -519,7 +498,10 @@ class MemberMachine:
 
     def in_flight(self, partitions: Iterable[TopicPartition]) -> int:
         """Return how many offsets of those of these partitions that are owned the batch in flight reads."""
-        return 0 if self._flight is None else self._flight.records_of(p for p in partitions if p in self._owned)
+        if self._flight is None:
+            return 0
+        wanted = {partition for partition in partitions if partition in self._owned}
+        return sum(len(item) for item in self._flight.end.ranges if item.partition in wanted)
 
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
         """Return all owned partitions."""

@@ -19,7 +19,7 @@ from spark_groupsource.membership.completion import LAST_CHECK_S, CompletionWatc
 from spark_groupsource.membership.events import (
     AssignmentReleased,
     BatchCompleted,
-    BatchEvent,
+    BatchDiscarded,
     BatchFixed,
     CommitOffsets,
     DrainExpired,
@@ -43,7 +43,7 @@ from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort,
 from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.membership.runner import Runner
 from spark_groupsource.membership.session_length import SessionLength
-from spark_groupsource.membership.stopping import StopRequest, StopWait
+from spark_groupsource.membership.stopping import StopRequest
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
@@ -109,13 +109,16 @@ class Member:
         self._options = options
         self._port = port
         self._clock = clock
-        self._completion = CompletionWatch(
-            log, clock, post=post, serve_commands=serve_commands, on_complete=self._complete_by_log, runner=runner
-        )
         self._serve_commands = serve_commands
         self._stop = stop
-        self._stop_wait = StopWait(clock, stop, options.drain_timeout_s)
+        # Set when a stop begins to wait for the batch in flight: another batch does not prolong the wait.
+        self._stop_wait: Deadline | None = None
         self.machine = MemberMachine()
+        self._completion = CompletionWatch(
+            log, clock,
+            flight=lambda: self.machine.flight, post=post, serve_commands=serve_commands,
+            on_complete=self._complete_by_log, runner=runner,
+        )  # fmt: skip
         self._report = MemberReport(options.group_id, self.machine, metrics)
         self.error: BaseException | None = None
         self.status = MemberStatus()
@@ -171,7 +174,7 @@ class Member:
         self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._completion.wait_s(_STEP_S))
         self.proof.notice_gap()
         if self._is_out_of_the_group:
-            self._completion.check_often(self.machine.flight)
+            self._completion.check_often()
             return
         self.check()
         if self._reopening.due:
@@ -217,11 +220,10 @@ class Member:
 
     def _check_completion(self) -> None:
         """Complete the batch in flight as soon as Spark's commit log has it."""
-        flight = self.machine.flight
-        if self._stop_wait.begun or self._is_overdue():
-            self._completion.check_often(flight)
+        if self._stop_wait is not None or self._is_overdue():
+            self._completion.check_often()
         else:
-            self._completion.check_sometimes(flight)
+            self._completion.check_sometimes()
 
     def _complete_by_log(self, end: SourceOffset) -> None:
         """Complete the batch that ends at `end`, because the commit log has it. The answer may be late (rule R25).
@@ -234,7 +236,7 @@ class Member:
         flight = self.machine.flight
         # R25: the answer may be about an earlier batch
         if self.machine.state not in FINAL_STATES and flight is not None and flight.end == end:
-            self.apply(BatchCompleted(end))
+            self._completed(end)
 
     # --- a batch that takes too long
 
@@ -273,11 +275,7 @@ class Member:
         3. Leave. A static member does not leave: its partitions move when its session has expired.
         """
         flight, partitions = self.machine.flight, self.machine.owned_partitions()
-        result = self._committer.before_release(self.machine.pending())
-        if result.error is not None:
-            self._keep(result.error)
-        if result.refused_as(Refusal.LOST) and self.machine.state not in FINAL_STATES:
-            self._lose(self.machine.owned_partitions())
+        self._end_if_refused(self._committer.before_release(self.machine.pending()))
         if self.machine.state is not MemberState.JOINED or self.machine.flight is not flight:
             return
         self._given_up = flight
@@ -289,17 +287,24 @@ class Member:
 
     # --- commands
 
-    def apply(self, event: BatchEvent) -> None:
-        """Handle an event of the batch."""
-        if isinstance(event, BatchFixed):
-            self._fixed_s = self._clock.monotonic_s()
-        before, behind = self.machine.flight, isinstance(event, BatchCompleted) and self.machine.pending()
-        self._apply(self.machine.handle(event))
-        if isinstance(event, BatchCompleted) and before is not None and self.machine.flight is None:
+    def begin(self, batch: FlightBatch) -> None:
+        """Put a batch in flight."""
+        self._fixed_s = self._clock.monotonic_s()
+        self._apply(self.machine.handle(BatchFixed(batch)))
+
+    def discard(self) -> None:
+        """Forget a plan that Spark never logged."""
+        self._apply(self.machine.handle(BatchDiscarded()))
+
+    def _completed(self, end: SourceOffset) -> None:
+        """Complete the batch in flight if it ends at `end`."""
+        flight, behind = self.machine.flight, self.machine.pending()
+        self._apply(self.machine.handle(BatchCompleted(end)))
+        if flight is not None and self.machine.flight is None:
             now_s = self._clock.monotonic_s()
             since_s = self.status.behind_since_s if behind else now_s
             self.status = replace(self.status, completed_s=now_s, behind_since_s=since_s)
-            self._report.completed(sum(map(len, before.end.ranges)), now_s - self._fixed_s)
+            self._report.completed(sum(map(len, flight.end.ranges)), now_s - self._fixed_s)
 
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float = _OFFSET_FETCH_TIMEOUT_S
@@ -316,7 +321,7 @@ class Member:
 
     def complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`. Compare `end`, where Spark goes on, with the commit log."""
-        self.apply(BatchCompleted(end))
+        self._completed(end)
         self._completion.check_start(end)
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
@@ -392,7 +397,7 @@ class Member:
         # R2: ownership has changed since the plan was made
         if self._stop.requested or not view.settled or view.assignment != assignment:
             return False
-        self.apply(BatchFixed(batch))
+        self.begin(batch)
         return True
 
     def mark(self, batch: FlightBatch) -> None:
@@ -415,13 +420,16 @@ class Member:
         """Handle the answer to a commit."""
         self.machine.offsets_acknowledged(result.acknowledged)
         self.machine.topic_unknown(item.partition for item, why in result.refused if why is Refusal.NO_TOPIC)
-        lost = result.refused_as(Refusal.LOST)
-        self._report.answered(result, lost)
+        self._report.answered(result)
+        self._end_if_refused(result)
+
+    def _end_if_refused(self, result: CommitResult) -> None:
+        """End the member if a commit was refused for good. Drop its partitions if the membership is lost."""
         # R20: Spark's next call raises it
         if result.error is not None:
             self._keep(result.error)
         # R19: partitions are dropped for this answer only
-        if lost and self.machine.state not in FINAL_STATES:
+        if result.lost and self.machine.state not in FINAL_STATES:
             self._lose(self.machine.owned_partitions())
 
     def _lose(self, partitions: Partitions) -> None:
@@ -475,27 +483,23 @@ class Member:
             return
         started_s, generation = self._clock.monotonic_s(), self._port.generation
         self._fetch_for_release(partitions)
-        hand_over = self._drain(RevokeStarted(partitions, whole_assignment=not self._port.incremental))
+        hand_over = self._drain(partitions)
         result = self._committer.before_release(hand_over.items, lambda: self._port.generation != generation)
         if result.error is not None:
             self._keep(result.error)
         repeated = self._report.to_repeat(partitions)
         self._port.release(partitions)
         self._committer.released(partitions)
-        released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased
+        released = PartitionsReleased if self._port.incremental else AssignmentReleased
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self.machine.handle(released(partitions)))
         # R27: the kept partitions are lost, too
-        if (
-            result.refused_as(Refusal.LOST)
-            and self.machine.state not in FINAL_STATES
-            and self.machine.owned_partitions()
-        ):
+        if result.lost and self.machine.state not in FINAL_STATES and self.machine.owned_partitions():
             # Other members read them. Until the client reports the loss, too, a batch of them could be planned.
             self._lose(self.machine.owned_partitions())
         self.proof.notice_gap()
         drain_s = self._clock.monotonic_s() - started_s
-        self._report.released(hand_over, len(result.acknowledged), repeated, drain_s)
+        self._report.released(partitions, hand_over, len(result.acknowledged), repeated, drain_s)
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`."""
@@ -539,7 +543,7 @@ class Member:
 
     # --- drain and leave
 
-    def _drain(self, revoke: RevokeStarted) -> HandOver:
+    def _drain(self, partitions: Partitions) -> HandOver:
         """Wait until the revoked partitions may be released.
 
         The wait ends when the batch in flight is complete (a command, or Spark's commit log), drainTimeoutMs or
@@ -547,11 +551,11 @@ class Member:
         """
         deadline = Deadline(self._clock, self._options.drain_timeout_s)
         self._hand_over = None
-        self._apply(self.machine.handle(revoke))
-        self._report.revoking(revoke.partitions)
+        self._apply(self.machine.handle(RevokeStarted(partitions)))
+        self._report.revoking(partitions)
         while self._hand_over is None:
-            if self._stop_wait.over:
-                self._completion.check_last(lambda: self.machine.flight)
+            if self._stop_is_due():
+                self._completion.check_last()
                 if self._hand_over is None:
                     self._apply(self.machine.handle(StopRequested()))
             elif self._takes_too_long() or self._drain_deadline_passed(deadline):
@@ -560,7 +564,7 @@ class Member:
                 self._serve_commands(_STEP_S)
                 # A pause of the process during the drain puts the membership of the kept partitions in doubt, too.
                 self.proof.notice_gap()
-                self._completion.check_often(self.machine.flight)
+                self._completion.check_often()
         return self._hand_over
 
     def _drain_deadline_passed(self, deadline: Deadline) -> bool:
@@ -589,23 +593,27 @@ class Member:
         flight = self.machine.flight
         # A replayed batch may be in flight before its partitions have arrived.
         joins = self.machine.state is MemberState.JOINING
-        return flight is not None and (joins or flight.holds(self.machine.owned_partitions()))
+        return flight is not None and (joins or self.machine.in_flight(self.machine.owned_partitions()) > 0)
 
     def _may_leave(self) -> bool:
         """Return whether a stop was requested, and does not wait for a batch in flight (see `stopping`)."""
         if not self._stop.requested:
             return False
         waits = self._flight_is_awaited()
-        if waits and not self._stop.at_once and not self._stop_wait.begun:
-            self._stop_wait.begin()
+        if waits and not self._stop.at_once and self._stop_wait is None:
+            self._stop_wait = Deadline(self._clock, self._options.drain_timeout_s)
             self._report.waits_for_batch(self._stop.cause, self._options.drain_timeout_s)
-        return not waits or self._stop_wait.over
+        return not waits or self._stop_is_due()
+
+    def _stop_is_due(self) -> bool:
+        """Return whether a requested stop does not wait, or not any longer, for the batch in flight."""
+        return self._stop.at_once or (self._stop_wait is not None and self._stop_wait.expired())
 
     def _leave(self) -> None:
         """Leave: 1. check Spark's commit log, 2. await the commit under way, 3. commit, 4. leave the group."""
         if self.machine.state in FINAL_STATES:
             return
-        self._completion.check_last(lambda: self.machine.flight)
+        self._completion.check_last()
         if self.machine.state in FINAL_STATES:
             return
         outcome = self._outcome_of_leaving()

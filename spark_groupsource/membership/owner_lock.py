@@ -34,7 +34,7 @@ from spark_groupsource.membership.lock_states import (
     LockState,
     next_state,
 )
-from spark_groupsource.membership.port import CommitResult, GroupPort, MemberListener, Refusal
+from spark_groupsource.membership.port import CommitResult, GroupPort, MemberListener
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.model.commit_metadata import CommitItem
 from spark_groupsource.model.offsets import TopicPartition
@@ -256,7 +256,7 @@ class OwnerLock(MemberListener):
         if result.acknowledged and self._alive() < self._length.shortest_s / 2:
             self._proven_s, self._asks = asked_s, False
             self._happened(LockEvent.PROVEN)
-        elif result.refused_as(Refusal.LOST):
+        elif result.lost:
             self._lost()
 
     def _commit(self, number: int) -> CommitResult:
@@ -348,7 +348,7 @@ class OwnerLock(MemberListener):
                 LOG.info("the lock stays: group=%s partition=%d", self._options.group_id, number)
                 self._number = number
                 return True
-            if result.refused_as(Refusal.LOST) or deadline.expired():
+            if result.lost or deadline.expired():
                 return False
             self._closing.wait(_RETRY_S)
 

@@ -38,9 +38,10 @@ class CommitResult:
     reason: str = ""
     error: GroupKafkaError | None = None
 
-    def refused_as(self, refusal: Refusal) -> bool:
-        """Return whether any item was refused for this reason."""
-        return any(kind is refusal for _, kind in self.refused)
+    @property
+    def lost(self) -> bool:
+        """Whether an item was refused because the membership is lost."""
+        return any(why is Refusal.LOST for _, why in self.refused)
 
     def and_also(self, other: CommitResult) -> CommitResult:
         """Return both results in one."""

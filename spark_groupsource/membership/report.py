@@ -131,13 +131,14 @@ class MemberReport:
                 uncommitted += item.offset - group.offset
         return self._machine.in_flight(partitions) + uncommitted
 
-    def released(self, hand_over: HandOver, committed: int, repeated: int, drain_s: float) -> None:
+    def released(
+        self, partitions: Partitions, hand_over: HandOver, committed: int, repeated: int, drain_s: float
+    ) -> None:
         """Report partitions that were released after a drain.
 
         `committed` is the number of accepted items. `repeated` is the result of `to_repeat` after the commit.
         """
-        partitions, outcome = hand_over.revoke.partitions, hand_over.outcome
-        drain_ms = round(drain_s * 1000)
+        outcome, drain_ms = hand_over.outcome, round(drain_s * 1000)
         uncommitted = len(hand_over.items) - committed
         clean = outcome is DrainOutcome.COMPLETE
         self.metrics.count_rebalance("uncommitted" if clean and uncommitted else _COUNTED_AS[outcome])
@@ -208,14 +209,14 @@ class MemberReport:
         self.metrics.batches_completed += 1
         self._write("completed", records=records, batch_ms=round(batch_s * 1000))
 
-    def answered(self, result: CommitResult, lost: bool) -> None:
+    def answered(self, result: CommitResult) -> None:
         """Report the answer to a commit. A refusal is logged if its reason differs from the last one's."""
         self.metrics.commits_done += bool(result.acknowledged)
         self.metrics.commits_refused += bool(result.refused)
         if result.refused and result.reason != self._refusal:
             refused = tuple(item.partition for item, _ in result.refused)
-            self._write("refused", refused, reason=result.reason, lost=lost)
-        if lost:
+            self._write("refused", refused, reason=result.reason, lost=result.lost)
+        if result.lost:
             LOG.warning("commit refused, membership lost: group=%s reason=%s", self._group, result.reason)
         elif result.refused and result.error is None and result.reason != self._refusal:
             LOG.info("commit refused, kept for a retry: group=%s reason=%s", self._group, result.reason)

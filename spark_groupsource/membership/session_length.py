@@ -26,16 +26,12 @@ class SessionLength:
 
     def __init__(self, options: SourceOptions) -> None:
         self._group = options.group_id
-        self._is_the_brokers = options.group_protocol is GroupProtocol.CONSUMER and not options.subscription.partitions
+        # Whether the brokers set the session timeout.
+        self.is_the_brokers = options.group_protocol is GroupProtocol.CONSUMER and not options.subscription.partitions
         # The bounds of the session timeout, in seconds.
         self.shortest_s = self.longest_s = options.session_timeout_s
-        if self._is_the_brokers:
+        if self.is_the_brokers:
             self.shortest_s = min(options.session_timeout_s, _SHORT_S)
-
-    @property
-    def is_the_brokers(self) -> bool:
-        """Whether the brokers set the session timeout."""
-        return self._is_the_brokers
 
     def learn(self, session_s: float | None) -> None:
         """Store the session timeout that the brokers reported, in seconds; None if they did not report it."""

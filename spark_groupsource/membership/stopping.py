@@ -1,4 +1,4 @@
-"""Hold the request to stop a member, and limit how long a stop waits for the batch in flight.
+"""Hold the request to stop a member.
 
 Two kinds of requests reach a reader process:
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 from enum import Enum
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import MembershipError
 
 
@@ -65,30 +64,3 @@ class StopRequest:
             self.cause = StopCause.SPARK
         self.at_once = True
         self.requested = True
-
-
-class StopWait:
-    """Limit the wait of a stop for the batch in flight. Event thread only."""
-
-    def __init__(self, clock: Clock, request: StopRequest, timeout_s: float) -> None:
-        self._clock = clock
-        self._request = request
-        self._timeout_s = timeout_s
-        self._deadline: Deadline | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Whether the stop has begun to wait for a batch."""
-        return self._deadline is not None
-
-    def begin(self) -> None:
-        """Begin to wait for a batch. Only the first call counts, so that further batches do not prolong the wait."""
-        if self._deadline is None:
-            self._deadline = Deadline(self._clock, self._timeout_s)
-
-    @property
-    def over(self) -> bool:
-        """Whether a requested stop must not wait, or not any longer, for the batch in flight."""
-        if not self._request.requested:
-            return False
-        return self._request.at_once or (self._deadline is not None and self._deadline.expired())

@@ -16,11 +16,7 @@ from typing import TypeVar
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.errors import MembershipError
-from spark_groupsource.membership.events import (
-    BatchDiscarded,
-    BatchFixed,
-    FlightBatch,
-)
+from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.member import Member, MemberStatus
 from spark_groupsource.membership.port import BatchLog, GroupPort
@@ -170,7 +166,7 @@ class MembershipThread:
 
     def discard(self) -> None:
         """Forget a plan that Spark never logged."""
-        self._call("discard", lambda: self._member.apply(BatchDiscarded()))
+        self._call("discard", self._member.discard)
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions. Partitions without an answer are left out."""
@@ -206,7 +202,7 @@ class MembershipThread:
 
     def replay(self, batch: FlightBatch) -> None:
         """Put a logged batch that Spark runs again in flight, whether its partitions are owned or not."""
-        self._call("replay", lambda: self._member.apply(BatchFixed(batch)))
+        self._call("replay", lambda: self._member.begin(batch))
 
     def _call(self, name: str, command: Callable[[], T]) -> T:
         self.check()

@@ -46,23 +46,14 @@ from spark_groupsource.planning.shared_state import ReadByOthers, read_by_others
 
 
 class Basis(Enum):
-    """Name the source of a start position."""
+    """Name the source of a start position. All but the first two are for a partition without any offset."""
 
     GROUP = "the group's committed offset"
     LINEAGE = "this lineage's own completed end"
-    STARTING_POSITION = "startingOffsets, or a related option"
+    STARTING_POSITION = "startingOffsets, or a related option: it existed when the group began, or that is not known"
     BEGINNING = "the partition's beginning, because its topic was created after the group began"
     FIRST_OFFSET = "offset 0, because the partition was created after the group began"
     FORGOTTEN = "the partition's beginning, because the group has forgotten how far it was read"
-
-
-class Age(Enum):
-    """Name when a partition was created, by the group's initial positions."""
-
-    INITIAL = "it existed when they were pinned, or that is not known"
-    LATER = "its topic was not among the group's topics then"
-    ADDED = "it was not there then"
-    FORGOTTEN = "the group has lost those of its topic, which has been read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +104,10 @@ class StartDecision:
     others: ReadByOthers | None = field(default=None, compare=False)
 
 
-_OPEN = {
-    Age.INITIAL: Basis.STARTING_POSITION,
-    Age.LATER: Basis.BEGINNING,
-    # R5: 0, not the log's beginning
-    Age.ADDED: Basis.FIRST_OFFSET,
-    Age.FORGOTTEN: Basis.FORGOTTEN,
-}
-
-
-def decide_start(takeover: Takeover, age: Age) -> StartDecision:
+def decide_start(takeover: Takeover, without_offset: Basis) -> StartDecision:
     """Choose the start of one partition. The caller checks whether a conflict allows it (`conflicts.check_allowed`).
+
+    `without_offset` is its basis if neither the group nor the checkpoint has an offset of it.
 
     A partition created after the group's start begins at 0, even if its log now begins later: records that retention
     has deleted meanwhile are lost (promise P8), as in Spark's own source.
@@ -137,7 +121,7 @@ def decide_start(takeover: Takeover, age: Age) -> StartDecision:
     # R46, R114: the checkpoint's end is from before the reset
     own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
     if group is None:
-        return StartDecision(partition, _OPEN[age] if own is None else Basis.LINEAGE, own)
+        return StartDecision(partition, without_offset if own is None else Basis.LINEAGE, own)
     others = read_by_others(partition, own, group, metadata)
     if own is None:
         return StartDecision(partition, Basis.GROUP, group, others=others)
@@ -148,12 +132,13 @@ def decide_start(takeover: Takeover, age: Age) -> StartDecision:
     return StartDecision(partition, Basis.GROUP, group, conflict, others=others if conflict is None else None)
 
 
-def age_of(
+def basis_without_offset(
     partition: TopicPartition, topic_id: str, pins: Mapping[TopicPartition, Pin], memory: Memory = Memory()
-) -> Age:
-    """Return when a partition without a committed offset was created, by the first of the group's initial positions.
+) -> Basis:
+    """Return the basis of a partition without an offset: it depends on when the partition was created.
 
-    `pins` are the pins of all partitions of the subscription that have one.
+    The first of the group's initial positions show that. `pins` are the pins of all partitions of the subscription that
+    have one.
 
     Guards against (rule R4):
     1. With `startingOffsets=latest`, a partition is added, or a new topic matches the pattern.
@@ -163,12 +148,13 @@ def age_of(
     # R6: the topic id did not exist when the query started
     if memory.appeared:
         # A standby has neither pins nor batches when the only topic of the group is recreated.
-        return Age.ADDED
+        return Basis.FIRST_OFFSET
     of_topic = [pin for other, pin in pins.items() if other.topic == partition.topic]
     # Partitions that were added later carry a larger count: the smallest is the initial one.
     # R4: the smallest pinned count is the initial one
     if of_topic and partition.partition >= min(pin.partition_count for pin in of_topic):
-        return Age.ADDED
+        # R5: 0, not the log's beginning
+        return Basis.FIRST_OFFSET
     # The same holds for topics: a later pin also names topics that were created with it, so only the first pins count.
     # Guards against two ways to skip records, with "latest":
     # 1. Partitions are added to one topic, and a second topic is created. The partitions are pinned first, and their
@@ -178,13 +164,13 @@ def age_of(
     # R4: a topic that one of the pins does not name appeared later
     known = all(pin.knows_topic(partition.topic, topic_id) for pin in pins.values())
     if _forgotten(partition.topic, topic_id, of_topic, memory):
-        return Age.FORGOTTEN
+        return Basis.FORGOTTEN
     # If no pin names topics, a topic that is new to a query that has read others appeared later.
     no_pin_names_topics = all(pin.known_topics is None for pin in pins.values())
     if known and not (no_pin_names_topics and memory.has_read and memory.topic_id is None):
-        return Age.INITIAL
+        return Basis.STARTING_POSITION
     # A topic that a pattern matched and no pin names was created since, as in Spark's own source.
-    return Age.ADDED if memory.by_pattern else Age.LATER
+    return Basis.FIRST_OFFSET if memory.by_pattern else Basis.BEGINNING
 
 
 def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -> bool:

@@ -285,12 +285,12 @@ class GroupKafkaBatchReader(DataSourceReader):
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Imported here, because the driver needs none of it, and executors need nothing of the membership.
-    from spark_groupsource.executor.reader import ReadSettings, read_task  # noqa: PLC0415
+    from spark_groupsource.executor.reader import read_task  # noqa: PLC0415
 
     if not isinstance(partition, GroupKafkaPartition):
         raise TypeError(f"not a partition of this source: {partition!r}")
     _log_to_stderr()
-    return read_task(ReadSettings(options.for_reading()), partition.ranges, topic_ids=partition.topic_ids)
+    return read_task(options.for_reading(), partition.ranges, topic_ids=partition.topic_ids)
 
 
 def _stop_on_signals(session: Session) -> None:

@@ -33,7 +33,7 @@ from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.clients.rows import arrow_schema
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
-from spark_groupsource.executor.reader import ReadSettings, read_task
+from spark_groupsource.executor.reader import read_task
 from spark_groupsource.lag.measure import LibrdkafkaLagRequests
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
@@ -491,17 +491,17 @@ def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient
     with EmbeddedKafka(topics={"orders": 16}) as kafka:
         kafka.produce("orders", [(b"k", b"%d" % i, p) for i in range(50) for p in range(16)])
         pool = pool_of(make)
-        settings = ReadSettings(options_of(kafka))
+        options = options_of(kafka)
         for start, end in ((0, 10), (10, 30), (30, 50), (0, 50)):
             task = tuple(OffsetRange(TopicPartition("orders", p), start, end) for p in range(16))
-            table = pa.Table.from_batches(list(read_task(settings, task, pool)), arrow_schema(False))
+            table = pa.Table.from_batches(list(read_task(options, task, pool)), arrow_schema(False))
             found: dict[int, list[int]] = {}
             for p, offset in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True):
                 found.setdefault(p, []).append(offset)
             # Side by side, each in its order.
             assert found == {p: list(range(start, end)) for p in range(16)}
         assert repr(pool) == "ConsumerPool(idle=1, resting=0)"
-        pool.borrow(settings.options, task).close()
+        pool.borrow(options, task).close()
 
 
 def test_the_driver_reads_batch_after_batch_of_many_partitions_with_one_consumer() -> None:
@@ -547,8 +547,8 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
     kafka.produce("orders", [(b"k", b"old", 0)] * 50)
     options = options_of(kafka, failOnDataLoss=fails)
     pool = pool_of(make)
-    ids, settings = {"orders": topic_id(options)}, ReadSettings(options)
-    assert sum(b.num_rows for b in read_task(settings, (OffsetRange(P1, 0, 0), OffsetRange(P0, 0, 9)), pool)) == 9
+    ids = {"orders": topic_id(options)}
+    assert sum(b.num_rows for b in read_task(options, (OffsetRange(P1, 0, 0), OffsetRange(P0, 0, 9)), pool)) == 9
     kafka.delete_topic("orders")
     if again:
         kafka.create_topic("orders", 4)
@@ -558,15 +558,15 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
     why = "the topic was deleted and recreated" if again else "the topic was deleted"
     if fails == "true":
         with pytest.raises(DataLossError, match=rf"DATA_LOST.*orders-0 \[60000, 60010\): {why}"):
-            list(read_task(settings, task, pool, topic_ids=ids))
+            list(read_task(options, task, pool, topic_ids=ids))
         return
     started = time.monotonic()
-    assert list(read_task(settings, task, pool, topic_ids=ids)) == []
+    assert list(read_task(options, task, pool, topic_ids=ids)) == []
     assert f"orders-0 [60000, 60010): {why}" in caplog.text
     assert time.monotonic() - started < WAIT_S
     if again:
         new, following = {"orders": topic_id(options)}, (OffsetRange(P0, 0, 20),)
-        table = pa.Table.from_batches(list(read_task(settings, following, pool, topic_ids=new)))
+        table = pa.Table.from_batches(list(read_task(options, following, pool, topic_ids=new)))
         assert table["value"].to_pylist() == [b"new"] * 20
     pool.borrow(options, task).close()
 
@@ -598,6 +598,6 @@ def test_a_task_whose_brokers_are_down_says_why(
 ) -> None:
     kafka.broker_down()
     pool = pool_of(make)
-    settings = ReadSettings(options_of(kafka, kafkaConsumer__pollTimeoutMs="1500"))
+    options = options_of(kafka, kafkaConsumer__pollTimeoutMs="1500")
     with pytest.raises(ReadError, match=r"READ_STALLED.*Connect"):
-        list(read_task(settings, (OffsetRange(P0, 0, 5),), pool))
+        list(read_task(options, (OffsetRange(P0, 0, 5),), pool))

@@ -20,7 +20,7 @@ from spark_groupsource.executor.clients.port import FetchClient
 from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
-from spark_groupsource.executor.reader import ReadSettings, read_task
+from spark_groupsource.executor.reader import read_task
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options
@@ -103,7 +103,7 @@ def test_p1_p2_p3_the_same_task_gives_the_same_rows_whichever_broker_answers_las
         pools.append(ConsumerPool(consumer, pause=None))
         for pool in pools:
             for each in (task, following, elsewhere, task):
-                found = rows_of(read_task(ReadSettings(options), each, pool))
+                found = rows_of(read_task(options, each, pool))
                 assert found == wanted(each)
     slow(kafka, {})
 
@@ -129,9 +129,9 @@ def test_p1_partitions_of_very_different_sizes(make: Callable[[SourceOptions], F
         produced = [(None, bytes(1_000), number) for number, count in sizes.items() for _ in range(count)]
         random.Random(1).shuffle(produced)
         kafka.produce("orders", produced)
-        settings = ReadSettings(options_of(kafka))
+        options = options_of(kafka)
         maker = functools.partial(RangeConsumer, max_bytes=300_000)
         pool = ConsumerPool(lambda options, partitions, bulk: maker(options, make, partitions, bulk=bulk), pause=None)
         task = tuple(OffsetRange(TopicPartition("orders", n), 0, count) for n, count in sorted(sizes.items()))
         for _ in range(2):
-            assert rows_of(read_task(settings, task, pool)) == wanted(task)
+            assert rows_of(read_task(options, task, pool)) == wanted(task)

@@ -12,7 +12,7 @@ from spark_groupsource.clock import SystemClock
 from spark_groupsource.driver.fast_lane import FastLane
 from spark_groupsource.executor.clients import choose as clients
 from spark_groupsource.executor.pool import ConsumerPool
-from spark_groupsource.executor.reader import ReadSettings, read_task
+from spark_groupsource.executor.reader import read_task
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.parse import parse_options
 from tests.realkafka.proxy import Action, Api, On, Rule
@@ -67,7 +67,7 @@ def test_p1_p2_p3_a_broker_that_answers_later_changes_no_row_of_a_task(
         if broker is not None:
             brokers.proxy.add(late)
         for pool in (warm, ConsumerPool(pause=None)):
-            assert rows_of(read_task(ReadSettings(options), task, pool)) == wanted
+            assert rows_of(read_task(options, task, pool)) == wanted
         rows = lane.read(task, [item.partition for item in task])
         assert rows is not None
         assert rows_of(rows) == wanted
@@ -102,5 +102,5 @@ def test_p1_p2_p3_small_batches_of_large_producer_batches(kafka: SharedBroker, t
     for start in range(0, records, step):
         task = tuple(OffsetRange(TopicPartition(topic, number), start, start + step) for number in numbers)
         wanted = [(number, offset) for number in numbers for offset in range(start, start + step)]
-        assert rows_of(read_task(ReadSettings(options), task, pool)) == wanted
-        assert rows_of(read_task(ReadSettings(options), task, ConsumerPool(pause=None))) == wanted
+        assert rows_of(read_task(options, task, pool)) == wanted
+        assert rows_of(read_task(options, task, ConsumerPool(pause=None))) == wanted

@@ -21,7 +21,7 @@ from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.pool import ConsumerPool
-from spark_groupsource.executor.reader import ReadSettings, read_task
+from spark_groupsource.executor.reader import read_task
 from spark_groupsource.membership.backends.choose import group_client
 from spark_groupsource.model.commit_metadata import CommitItem
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
@@ -221,7 +221,7 @@ def _session(options: SourceOptions) -> None:
 
 def _read(options: SourceOptions) -> None:
     task = (OffsetRange(PARTITIONS[0], 0, 5),)
-    assert sum(batch.num_rows for batch in read_task(ReadSettings(options), task, ConsumerPool(pause=None))) == 5
+    assert sum(batch.num_rows for batch in read_task(options, task, ConsumerPool(pause=None))) == 5
 
 
 def _member(options: SourceOptions) -> None:
@@ -406,4 +406,4 @@ class Listening:
 def read_task_of(options: SourceOptions) -> None:
     """Read records that are not there."""
     task = (OffsetRange(TopicPartition("orders-log", 0), 0, 5),)
-    list(read_task(ReadSettings(options), task, ConsumerPool(pause=None)))
+    list(read_task(options, task, ConsumerPool(pause=None)))

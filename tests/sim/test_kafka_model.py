@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import CommitItem
 from spark_groupsource.model.offsets import TopicPartition
 from tests.sim.kafka.classic import ClassicCoordinator
@@ -213,7 +212,7 @@ def test_a_fenced_kip848_member_loses_all_and_joins_again() -> None:
     first.commit()
     group.run(10.0)
     assert ("lost", (0, 1, 2, 3)) in first.events
-    assert first.results[0].refused_as(Refusal.LOST)
+    assert first.results[0].lost
     assert first.numbers == [0, 1, 2, 3]
 
 

@@ -155,7 +155,7 @@ class Watch:
             # An answer about an older offset says nothing of a newer one, which was sent since.
             if item.offset >= stay.reached:
                 stay.doubt, stay.doubted_later = (item if why is Refusal.UNCERTAIN else None), later
-        if result.refused_as(Refusal.LOST):
+        if result.lost:
             for partition, stay in stays.items():
                 stay.is_lost = stay.is_lost or stay is self.stays.get(partition)
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from scripts import dashboard, dashboard_picture, option_table, reference_pages, states, stop_picture
-from spark_groupsource.membership.machine import BATCH_TRANSITIONS, GROUP_TRANSITIONS, BatchState, MemberState
+from spark_groupsource.membership.machine import GROUP_TRANSITIONS, MemberState
 from spark_groupsource.metrics import COUNTERS, EVENTS, MemberMetrics
 
 
@@ -38,10 +38,10 @@ def test_the_picture_of_the_dashboard_has_its_panels() -> None:
 
 def test_the_page_of_states_has_all_of_them() -> None:
     page = states.render()
-    for state in (*MemberState, *BatchState):
+    for state in MemberState:
         does, _, leaves = state.value.partition(" / ")
         assert f"| `{state.name}` | {does} | {leaves.removeprefix('leaves ')} |" in page
-    for (state, event), target in (*GROUP_TRANSITIONS.items(), *BATCH_TRANSITIONS.items()):
+    for (state, event), target in GROUP_TRANSITIONS.items():
         assert f"| `{state.name}` | `{event.__name__}` | `{target.name}` |" in page
 
 

@@ -19,7 +19,6 @@ from spark_groupsource.membership.events import (
     DrainOutcome,
     HandOver,
     PartitionsAssigned,
-    RevokeStarted,
     Started,
 )
 from spark_groupsource.membership.machine import MemberMachine
@@ -73,10 +72,10 @@ def test_rebalances_are_counted_by_how_they_ended(
 ) -> None:
     report, _ = report_on(tmp_path / "m.jsonl")
     items = flight(OffsetRange(P0, 0, 10)).items
-    report.released(HandOver(RevokeStarted((P0,)), items, outcome), committed, 10, 0.25)
+    report.released((P0,), HandOver(items, outcome), committed, 10, 0.25)
     assert report.metrics.rebalances == {counted: 1}
     assert (report.metrics.drain_last_ms, report.metrics.drain_max_ms) == (250, 250)
-    report.released(HandOver(RevokeStarted((P0,)), items, outcome), committed, 10, 0.1)
+    report.released((P0,), HandOver(items, outcome), committed, 10, 0.1)
     assert (report.metrics.drain_last_ms, report.metrics.drain_max_ms) == (100, 250)
     assert report.metrics.records_repeated == 20
     assert lines(tmp_path / "m.jsonl")[0]["details"] == {
@@ -110,8 +109,8 @@ def test_a_refusal_that_is_repeated_is_counted_each_time_and_reported_once(tmp_p
     report, _ = report_on(tmp_path / "m.jsonl")
     (item,) = flight(OffsetRange(P0, 0, 10)).items
     for _ in range(3):
-        report.answered(CommitResult(refused=((item, Refusal.REBALANCE),), reason="rebalance"), lost=False)
-    report.answered(CommitResult(acknowledged=(item,)), lost=False)
+        report.answered(CommitResult(refused=((item, Refusal.REBALANCE),), reason="rebalance"))
+    report.answered(CommitResult(acknowledged=(item,)))
     assert (report.metrics.commits_refused, report.metrics.commits_done) == (3, 1)
     assert [line["event"] for line in lines(tmp_path / "m.jsonl")] == ["refused"]
 

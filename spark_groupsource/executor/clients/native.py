@@ -21,7 +21,7 @@ from spark_groupsource.client.tokens import TokenKeeper
 from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, chunk_of
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
 from spark_groupsource.executor.clients.port import FetchedItem, ImpossibleTimestamp, RequestFailed, TopicIdRequest
-from spark_groupsource.executor.topic_ids import request_topic_ids
+from spark_groupsource.executor.topic_ids import AdminTopicIdRequest
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -242,7 +242,7 @@ class NativeClient:
 
     def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
         """See `FetchClient`."""
-        return request_topic_ids(self._options, topics, timeout_s)
+        return AdminTopicIdRequest(self._options, topics, timeout_s)
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""

@@ -34,7 +34,7 @@ from spark_groupsource.executor.clients.port import (
 )
 from spark_groupsource.executor.clients.rows import UnfitTimestamp, fits_timestamp, record_batch
 from spark_groupsource.executor.gc_control import collector_paused
-from spark_groupsource.executor.topic_ids import ADMINS, AdminClients, request_topic_ids
+from spark_groupsource.executor.topic_ids import ADMINS, AdminClients, AdminTopicIdRequest
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -143,7 +143,7 @@ class PythonClient:
 
     def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
         """See `FetchClient`."""
-        return request_topic_ids(self._options, topics, timeout_s, self._admins)
+        return AdminTopicIdRequest(self._options, topics, timeout_s, self._admins)
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""

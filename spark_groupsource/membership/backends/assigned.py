@@ -125,7 +125,7 @@ class AssignedPartitions(LibrdkafkaGroup):
 
     def _checked(self, result: CommitResult) -> CommitResult:
         """Return the result with an error if the group has members. No partition is lost by that."""
-        if not result.refused_as(Refusal.LOST):
+        if not result.lost:
             return result
         refused = tuple((item, Refusal.DENIED) for item, _ in result.refused)
         return CommitResult(result.acknowledged, refused, result.reason, self._in_use(result.reason))

@@ -380,7 +380,7 @@ def test_what_is_assigned_later_is_reported_soon(clock: ManualClock, tmp_path: P
 def test_no_event_while_a_revoke_drains(clock: ManualClock, tmp_path: Path) -> None:
     bed = Bed(clock, tmp_path)
     bed.own(P0)
-    bed.machine.handle(RevokeStarted((P0,), whole_assignment=False))
+    bed.machine.handle(RevokeStarted((P0,)))
     assert bed.run(5) == []
 
 

@@ -23,7 +23,7 @@ from spark_groupsource.executor.data_loss import LostRecords
 from spark_groupsource.executor.gc_control import freeze_imported
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
-from spark_groupsource.executor.reader import ReadSettings, read_task
+from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.topic_proof import TopicProof
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange
 from spark_groupsource.options.model import SourceOptions
@@ -72,7 +72,7 @@ class Bed:
         self.clock = ManualClock()
         self.client = FakeClient(self.clock, *batches)
         self.made: list[FakeClient] = []
-        self.settings = ReadSettings(make_options(**options))
+        self.options = make_options(**options)
         self.pool = ConsumerPool(self._make, self.clock, pause=None)
         self.cluster = FakeCluster(orders=2)
         self.described = 0
@@ -93,9 +93,9 @@ class Bed:
     def read(self, *task: OffsetRange) -> list[tuple[int, int]]:
         """Return (partition, offset) of all rows."""
         ids = {"orders": TOPIC_ID}
-        found = read_task(self.settings, task, self.pool, self.clock, topic_ids=ids, make_lost=self._lost)
+        found = read_task(self.options, task, self.pool, self.clock, topic_ids=ids, make_lost=self._lost)
         batches = list(found)
-        rows = pa.Table.from_batches(batches, arrow_schema(self.settings.include_headers)).to_pylist()
+        rows = pa.Table.from_batches(batches, arrow_schema(self.options.include_headers)).to_pylist()
         return [(row["partition"], row["offset"]) for row in rows]
 
 
@@ -148,9 +148,9 @@ def test_ranges_that_miss_nothing_and_do_not_end_fail_at_the_deadline() -> None:
         def has_all_rows(self, item: OffsetRange) -> bool:
             return True
 
-    made = bed.pool.borrow(bed.settings.options, [R0], {"orders": TOPIC_ID})
+    made = bed.pool.borrow(bed.options, [R0], {"orders": TOPIC_ID})
     made.__class__ = Stuck
-    bed.pool.give_back(bed.settings.options, made)
+    bed.pool.give_back(bed.options, made)
     with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 11"):
         bed.read(R0)
 
@@ -212,7 +212,7 @@ def test_what_spark_does_with_rows_is_no_silence_of_the_brokers(gap: list[FakeMe
     """
     first = OffsetRange(P0, 0, 20_000)
     bed = Bed(records(0, *range(20_000)), [], [], gap, [], records(1, 0, 1), kafkaConsumer__pollTimeoutMs="120000")
-    rows = read_task(bed.settings, (first, R1), bed.pool, bed.clock)
+    rows = read_task(bed.options, (first, R1), bed.pool, bed.clock)
     count = 0
     while count < len(first):
         count += next(rows).num_rows
@@ -247,7 +247,7 @@ def test_a_process_that_stood_still_while_it_waited_asks_once_more() -> None:
 
 def test_a_task_that_is_cut_short_gives_its_consumer_up() -> None:
     bed = Bed(records(0, *range(1_000)), records(0, 1_000))
-    rows = read_task(bed.settings, (OffsetRange(P0, 0, 1_001),), bed.pool, bed.clock)
+    rows = read_task(bed.options, (OffsetRange(P0, 0, 1_001),), bed.pool, bed.clock)
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert (bed.client.closed, repr(bed.pool)) == (1, "ConsumerPool(idle=0, resting=0)")
@@ -623,7 +623,7 @@ def test_the_other_topics_of_a_task_go_on(caplog: pytest.LogCaptureFixture) -> N
     bed.cluster.topics["refunds"] = TopicInfo("topic-id-9", 1)
     made_again(bed)
     found = read_task(
-        bed.settings, (R0, OffsetRange(other, 0, 3), R1), bed.pool, bed.clock,
+        bed.options, (R0, OffsetRange(other, 0, 3), R1), bed.pool, bed.clock,
         topic_ids={"orders": TOPIC_ID, "refunds": "topic-id-9"}, make_lost=bed._lost,
     )  # fmt: skip
     rows = pa.Table.from_batches(list(found)).to_pylist()
@@ -640,7 +640,7 @@ def test_what_waits_behind_a_topic_that_is_given_up_is_read_before_the_deadline_
     bed.cluster.topics["refunds"] = TopicInfo("topic-id-9", 1)
     made_again(bed)
     found = read_task(
-        bed.settings, (R0, OffsetRange(other, 0, 3)), bed.pool, bed.clock,
+        bed.options, (R0, OffsetRange(other, 0, 3)), bed.pool, bed.clock,
         topic_ids={"orders": TOPIC_ID, "refunds": "topic-id-9"}, make_lost=bed._lost,
     )  # fmt: skip
     rows = pa.Table.from_batches(list(found)).to_pylist()
@@ -667,7 +667,7 @@ def test_what_is_proven_of_a_large_range_is_not_lost_with_the_rest(caplog: pytes
 
 def test_brokers_without_topic_ids_are_not_asked() -> None:
     bed = Bed(records(0, 10, 11, 12))
-    rows = list(read_task(bed.settings, (R0,), bed.pool, bed.clock, topic_ids={"orders": NO_TOPIC_ID}))
+    rows = list(read_task(bed.options, (R0,), bed.pool, bed.clock, topic_ids={"orders": NO_TOPIC_ID}))
     assert sum(batch.num_rows for batch in rows) == 3
     assert bed.client.identified == 0
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, FetchedItem, TopicIdRequest
 from spark_groupsource.executor.clients.rows import record_batch
 from spark_groupsource.executor.range_consumer import RangeConsumer
-from spark_groupsource.executor.reader import ReadSettings, read_ranges
+from spark_groupsource.executor.reader import read_ranges
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from tests.unit.assigning import PROPERTIES, SEEDS
 from tests.unit.fakes import FakeMessage, ManualClock, make_options, tp
@@ -122,7 +122,7 @@ def consumer_on(client: ArrivingLogs, max_bytes: int, *, bulk: bool) -> RangeCon
 
 def read(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> Rows:
     consumer.position_at(ranges)
-    batches = list(read_ranges(ReadSettings(make_options()), consumer, ranges, ManualClock(), 120.0))
+    batches = list(read_ranges(make_options(), consumer, ranges, ManualClock(), 120.0))
     rows = pa.Table.from_batches(batches).to_pylist() if batches else []
     return [(row["partition"], row["offset"]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""The member's state machine: both tables in full, and the sequences in which group and batch meet."""
+"""The member's state machine: its table in full, and the sequences in which group and batch meet."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ from spark_groupsource.membership.events import (
     StopRequested,
 )
 from spark_groupsource.membership.machine import (
-    BATCH_TRANSITIONS,
     FINAL_STATES,
     GROUP_TRANSITIONS,
-    BatchState,
     IllegalTransition,
     MemberMachine,
     MemberState,
@@ -129,30 +127,23 @@ def test_group_transition(state: MemberState, event: GroupEvent) -> None:
     machine = MemberMachine(state=state)
     expected = GROUP_TRANSITIONS.get((state, type(event)))
     if expected is None:
-        before = (machine.view(), machine.batch_state)
+        before = machine.view()
         with pytest.raises(IllegalTransition, match=f"{type(event).__name__} in state {state.name}"):
             machine.handle(event)
-        assert (machine.view(), machine.batch_state) == before
+        assert machine.view() == before
     else:
         machine.handle(event)
         assert machine.state is expected
 
 
-@pytest.mark.parametrize("event", BATCH_EVENTS.values(), ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("state", BatchState, ids=lambda s: s.name)
-def test_batch_transition(state: BatchState, event: BatchEvent) -> None:
+@pytest.mark.parametrize("end", [BatchCompleted(flight(R0).end), BatchDiscarded()], ids=lambda e: type(e).__name__)
+def test_a_batch_ends_once(end: BatchEvent) -> None:
     machine = joined((0, 10))
-    if state is BatchState.IN_FLIGHT:
-        machine.handle(BatchFixed(flight(R0)))
-    expected = BATCH_TRANSITIONS.get((state, type(event)))
-    if expected is None:
-        before = (machine.view(), machine.batch_state)
-        with pytest.raises(IllegalTransition, match=f"{type(event).__name__} in batch state {state.name}"):
-            machine.handle(event)
-        assert (machine.view(), machine.batch_state) == before
-    else:
-        machine.handle(event)
-        assert machine.batch_state is expected
+    assert machine.handle(end) == ()
+    machine.handle(BatchFixed(flight(R0)))
+    machine.handle(end)
+    assert machine.flight is None
+    assert machine.handle(end) == ()
 
 
 @pytest.mark.parametrize("event", BATCH_EVENTS.values(), ids=lambda e: type(e).__name__)
@@ -161,7 +152,7 @@ def test_a_final_state_takes_no_batch_event(state: MemberState, event: BatchEven
     machine = MemberMachine(state=state)
     with pytest.raises(IllegalTransition):
         machine.handle(event)
-    assert machine.batch_state is BatchState.IDLE
+    assert machine.flight is None
 
 
 def test_final_states_have_no_exit() -> None:
@@ -176,7 +167,7 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 
 def test_every_state_says_what_it_does_and_when_it_leaves() -> None:
-    for state in (*MemberState, *BatchState):
+    for state in MemberState:
         action, _, exit_ = state.value.partition(" / ")
         assert action
         assert exit_.startswith("leaves ") or exit_ == "final", state
@@ -196,7 +187,7 @@ def test_a_batch_cannot_be_fixed_twice() -> None:
 def test_revoke_with_nothing_in_flight_hands_over_at_once() -> None:
     machine = joined((0, 10))
     revoke = RevokeStarted((P0,))
-    assert machine.handle(revoke) == (HandOver(revoke, (), DrainOutcome.COMPLETE),)
+    assert machine.handle(revoke) == (HandOver((), DrainOutcome.COMPLETE),)
     assert machine.state is MemberState.DRAINING
 
 
@@ -205,7 +196,7 @@ def test_revoke_waits_for_the_batch_in_flight_and_carries_its_commit() -> None:
     machine, batch, revoke = joined((0, 10)), flight(R0), RevokeStarted((P0,))
     machine.handle(BatchFixed(batch))
     assert machine.handle(revoke) == ()
-    assert machine.handle(BatchCompleted(batch.end)) == (HandOver(revoke, (item(0, 20),), DrainOutcome.COMPLETE),)
+    assert machine.handle(BatchCompleted(batch.end)) == (HandOver((item(0, 20),), DrainOutcome.COMPLETE),)
     machine.offsets_acknowledged([item(0, 20)])
     machine.handle(PartitionsReleased((P0,)))
     assert (machine.state, machine.owned_partitions()) == (MemberState.JOINED, ())
@@ -215,7 +206,7 @@ def test_revoke_of_a_partition_outside_the_batch_does_not_wait() -> None:
     machine = joined((0, 10), (1, 0))
     machine.handle(BatchFixed(flight(R0)))
     revoke = RevokeStarted((P1,))
-    assert machine.handle(revoke) == (HandOver(revoke, (), DrainOutcome.COMPLETE),)
+    assert machine.handle(revoke) == (HandOver((), DrainOutcome.COMPLETE),)
 
 
 def test_revoke_does_not_wait_for_an_empty_range() -> None:
@@ -233,7 +224,7 @@ def test_a_drain_that_ends_early_commits_only_what_is_complete(event: GroupEvent
     machine.handle(BatchCompleted(first.end))
     machine.handle(BatchFixed(flight(OffsetRange(P0, 20, 30))))
     assert machine.handle(revoke) == ()
-    assert machine.handle(event) == (HandOver(revoke, (item(0, 20),), outcome),)
+    assert machine.handle(event) == (HandOver((item(0, 20),), outcome),)
 
 
 def test_a_batch_that_completes_after_the_drain_deadline_commits_nothing() -> None:
@@ -250,7 +241,7 @@ def test_a_discarded_batch_ends_the_wait() -> None:
     machine, revoke = joined((0, 10)), RevokeStarted((P0,))
     machine.handle(BatchFixed(flight(R0)))
     machine.handle(revoke)
-    assert machine.handle(BatchDiscarded()) == (HandOver(revoke, (), DrainOutcome.COMPLETE),)
+    assert machine.handle(BatchDiscarded()) == (HandOver((), DrainOutcome.COMPLETE),)
 
 
 @pytest.mark.parametrize("event", [PartitionsLost((P0,)), FatalErrorRaised()], ids=lambda e: type(e).__name__)
@@ -259,7 +250,7 @@ def test_a_revoke_that_waits_ends_when_the_partitions_or_the_member_are_lost(eve
     machine, revoke = joined((0, 10)), RevokeStarted((P0,))
     machine.handle(BatchFixed(flight(R0)))
     machine.handle(revoke)
-    assert machine.handle(event) == (HandOver(revoke, (), DrainOutcome.LOST),)
+    assert machine.handle(event) == (HandOver((), DrainOutcome.LOST),)
 
 
 def test_an_old_deadline_does_not_shorten_the_next_drain() -> None:
@@ -273,7 +264,7 @@ def test_an_old_deadline_does_not_shorten_the_next_drain() -> None:
 
 def test_an_eager_revoke_joins_anew() -> None:
     machine = joined((0, 10))
-    machine.handle(RevokeStarted((P0,), whole_assignment=True))
+    machine.handle(RevokeStarted((P0,)))
     machine.handle(AssignmentReleased((P0,)))
     assert machine.state is MemberState.REJOINING
     machine.handle(PartitionsAssigned((P0,)))
@@ -286,7 +277,7 @@ def test_kept_partitions_are_committed_when_a_batch_completes_during_a_drain() -
     machine.handle(revoke)
     assert machine.handle(BatchCompleted(batch.end)) == (
         CommitOffsets((item(1, 5),)),
-        HandOver(revoke, (item(0, 20),), DrainOutcome.COMPLETE),
+        HandOver((item(0, 20),), DrainOutcome.COMPLETE),
     )
 
 
@@ -354,7 +345,7 @@ def test_p6_it_is_committed_also_while_a_batch_without_it_is_in_flight() -> None
     machine.offsets_fetched({P0: GroupOffset(10, ours(10).metadata), P1: GroupOffset(0)})
     assert machine.handle(BatchCompleted(first.end)) == ()
     revoke = RevokeStarted((P0,))
-    assert machine.handle(revoke) == (HandOver(revoke, (ours(20),), DrainOutcome.COMPLETE),)
+    assert machine.handle(revoke) == (HandOver((ours(20),), DrainOutcome.COMPLETE),)
 
 
 @pytest.mark.rule("R77")
@@ -444,7 +435,7 @@ def test_a_late_commit_of_the_batch_before_leaves_the_one_in_flight_alone() -> N
     machine.offsets_acknowledged(first.items)
     machine.handle(BatchFixed(second))
     assert machine.handle(BatchCompleted(first.end)) == ()
-    assert (machine.view().flight, machine.batch_state) == (second, BatchState.IN_FLIGHT)
+    assert machine.view().flight == second
 
 
 @pytest.mark.rule("R25")
@@ -645,7 +636,8 @@ def test_looking_changes_nothing() -> None:
 
 
 def test_repr_shows_state_and_counts() -> None:
-    assert repr(joined((0, 1), (1, 2))) == "MemberMachine(state=JOINED, batch=IDLE, assignment=1, partitions=2)"
+    shown = "MemberMachine(state=JOINED, batch_in_flight=False, assignment=1, partitions=2)"
+    assert repr(joined((0, 1), (1, 2))) == shown
 
 
 def test_events_are_frozen() -> None:

@@ -223,7 +223,7 @@ def test_it_subscribes_joins_and_leaves() -> None:
         bed.member.subscribe(["b", "a"])
         bed.own((0, 10))
         assert bed.member.view().state is MemberState.JOINED
-        machine = "MemberMachine(state=JOINED, batch=IDLE, assignment=1, partitions=1)"
+        machine = "MemberMachine(state=JOINED, batch_in_flight=False, assignment=1, partitions=1)"
         assert repr(bed.member) == f"MembershipThread(group='shop', {machine})"
     assert bed.group.named("subscribe") == [("a", "b")]
     assert [name for name, _ in bed.group.calls if name in ("release", "close")] == ["release", "close"]
@@ -1239,7 +1239,7 @@ def test_an_unexpected_error_ends_the_member_and_is_raised() -> None:
 
 def test_an_error_of_a_command_belongs_to_its_caller_alone() -> None:
     with in_flight() as bed:
-        with pytest.raises(Exception, match="BatchFixed in batch state IN_FLIGHT"):
+        with pytest.raises(Exception, match="BatchFixed while a batch is in flight"):
             bed.member.replay(flight(R1))
         bed.member.check()
 

@@ -10,12 +10,11 @@ from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset,
 from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Starting
 from spark_groupsource.planning.start_position import (
-    Age,
     Basis,
     Memory,
     StartDecision,
     Takeover,
-    age_of,
+    basis_without_offset,
     decide_start,
     must_pin,
     newest_reset,
@@ -62,7 +61,7 @@ def takeover(group: int | None, writer: str | None, own: int | None, *, written_
 def test_start_without_conflict(
     group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
 ) -> None:
-    assert decide_start(takeover(group, writer, own), Age.INITIAL) == StartDecision(P0, basis, offset)
+    assert decide_start(takeover(group, writer, own), Basis.STARTING_POSITION) == StartDecision(P0, basis, offset)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_start_without_conflict(
     ],
 )
 def test_conflict(group: int, writer: str | None, own: int, reason: str, is_behind: bool) -> None:
-    decision = decide_start(takeover(group, writer, own), Age.INITIAL)
+    decision = decide_start(takeover(group, writer, own), Basis.STARTING_POSITION)
     assert (decision.basis, decision.offset) == (Basis.GROUP, group)
     assert decision.conflict is not None
     assert decision.conflict.is_behind is is_behind
@@ -105,7 +104,7 @@ def test_a_decision_of_an_older_version_is_not_followed_in_silence(
     old = takeover(group, writer, own)
     assert old.group_metadata is not None
     decision = decide_start(
-        replace(old, group_metadata=replace(old.group_metadata, instead_of=instead_of)), Age.INITIAL
+        replace(old, group_metadata=replace(old.group_metadata, instead_of=instead_of)), Basis.STARTING_POSITION
     )
     assert decision.offset == offset
     assert (decision.conflict is not None) is (reason is not None)
@@ -131,7 +130,7 @@ def test_what_is_committed_of_a_start_position(
     group: int | None, writer: str | None, own: int | None, pins: bool
 ) -> None:
     taken_over = takeover(group, writer, own)
-    decision = decide_start(taken_over, Age.INITIAL)
+    decision = decide_start(taken_over, Basis.STARTING_POSITION)
     text = "" if taken_over.group_metadata is None else taken_over.group_metadata.to_text()
     assert must_pin(decision, decision.offset or 0, GroupOffset(group, text)) is pins
 
@@ -142,38 +141,38 @@ def test_what_is_committed_of_a_start_position(
 def test_a_recreated_topic_starts_at_its_beginning(own: int | None, writer: str) -> None:
     """By name alone the offset of the deleted topic would skip the records of its successor."""
     old = takeover(70, writer, own, written_for="the deleted topic's id")
-    assert decide_start(old, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
+    assert decide_start(old, Basis.STARTING_POSITION) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
 
 
 def test_a_recreated_topic_is_noticed_by_what_the_lineage_has_read() -> None:
     """The broker forgets the offsets of a deleted topic, so the group may know nothing of it."""
     anew = Takeover(P0, TOPIC_ID, None, None, None, LINEAGE, recreated=True)
-    assert decide_start(anew, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
+    assert decide_start(anew, Basis.STARTING_POSITION) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
 
 
 def test_offsets_of_the_new_topic_count_although_the_lineage_has_read_the_old_one() -> None:
     metadata = CommitMetadata(THEIRS, TOPIC_ID, 0, 7, Pin(0, 4))
     taken_over = Takeover(P0, TOPIC_ID, 7, metadata, None, LINEAGE, recreated=True)
-    assert decide_start(taken_over, Age.INITIAL) == StartDecision(P0, Basis.GROUP, 7)
+    assert decide_start(taken_over, Basis.STARTING_POSITION) == StartDecision(P0, Basis.GROUP, 7)
 
 
 @pytest.mark.rule("R5")
 def test_a_partition_that_was_made_later_starts_at_its_first_offset() -> None:
     """Also when retention has removed its first records meanwhile: these are lost."""
-    decision = decide_start(takeover(None, NOBODYS, None), Age.ADDED)
+    decision = decide_start(takeover(None, NOBODYS, None), Basis.FIRST_OFFSET)
     assert decision == StartDecision(P0, Basis.FIRST_OFFSET, None)
 
 
 def test_a_partition_of_a_topic_that_is_new_to_the_group_starts_where_its_log_begins() -> None:
     """The topic may be old: added to the subscription, or to what the client may see."""
-    decision = decide_start(takeover(None, NOBODYS, None), Age.LATER)
+    decision = decide_start(takeover(None, NOBODYS, None), Basis.BEGINNING)
     assert decision == StartDecision(P0, Basis.BEGINNING, None)
 
 
-@pytest.mark.parametrize("age", Age)
-def test_the_age_matters_only_where_nothing_is_known(age: Age) -> None:
-    assert decide_start(takeover(7, THEIRS, None), age).basis is Basis.GROUP
-    assert decide_start(takeover(None, NOBODYS, 7), age).basis is Basis.LINEAGE
+@pytest.mark.parametrize("basis", [b for b in Basis if b not in (Basis.GROUP, Basis.LINEAGE)])
+def test_the_basis_without_offset_matters_only_where_nothing_is_known(basis: Basis) -> None:
+    assert decide_start(takeover(7, THEIRS, None), basis).basis is Basis.GROUP
+    assert decide_start(takeover(None, NOBODYS, 7), basis).basis is Basis.LINEAGE
 
 
 TOO_MANY = KnownTopics(0, "")
@@ -185,36 +184,40 @@ def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("
 
 
 @pytest.mark.parametrize(
-    ("partition", "pinned", "age"),
+    ("partition", "pinned", "basis"),
     [
         # nothing is pinned: the group is new
-        (tp(0), {}, Age.INITIAL),
-        (tp(9), {}, Age.INITIAL),
+        (tp(0), {}, Basis.STARTING_POSITION),
+        (tp(9), {}, Basis.STARTING_POSITION),
         # the topic had 4 partitions when the group began
-        (tp(3), pins((tp(0), 4)), Age.INITIAL),
-        (tp(4), pins((tp(0), 4)), Age.ADDED),
-        (tp(5), pins((tp(0), 4)), Age.ADDED),
+        (tp(3), pins((tp(0), 4)), Basis.STARTING_POSITION),
+        (tp(4), pins((tp(0), 4)), Basis.FIRST_OFFSET),
+        (tp(5), pins((tp(0), 4)), Basis.FIRST_OFFSET),
         # it grew twice; the partition of the first growth carries a larger count
-        (tp(6), pins((tp(0), 4), (tp(4), 6)), Age.ADDED),
-        (tp(5), pins((tp(0), 4), (tp(4), 6)), Age.ADDED),
-        (tp(3), pins((tp(0), 4), (tp(4), 6)), Age.INITIAL),
-        (tp(5), pins((tp(4), 6)), Age.INITIAL),
+        (tp(6), pins((tp(0), 4), (tp(4), 6)), Basis.FIRST_OFFSET),
+        (tp(5), pins((tp(0), 4), (tp(4), 6)), Basis.FIRST_OFFSET),
+        (tp(3), pins((tp(0), 4), (tp(4), 6)), Basis.STARTING_POSITION),
+        (tp(5), pins((tp(4), 6)), Basis.STARTING_POSITION),
         # another topic: known then, unknown then, and too many topics to tell
-        (tp(0, "refunds"), pins((tp(0), 4), known=("orders", "refunds")), Age.INITIAL),
-        (tp(0, "refunds"), pins((tp(0), 4)), Age.LATER),
-        (tp(0, "refunds"), pins((tp(0), 4), known=None), Age.INITIAL),
-        (tp(0, "refunds"), {tp(0): Pin(7, 4, TOO_MANY)}, Age.LATER),
-        (tp(1), {tp(0): Pin(7, 4, TOO_MANY)}, Age.LATER),
+        (tp(0, "refunds"), pins((tp(0), 4), known=("orders", "refunds")), Basis.STARTING_POSITION),
+        (tp(0, "refunds"), pins((tp(0), 4)), Basis.BEGINNING),
+        (tp(0, "refunds"), pins((tp(0), 4), known=None), Basis.STARTING_POSITION),
+        (tp(0, "refunds"), {tp(0): Pin(7, 4, TOO_MANY)}, Basis.BEGINNING),
+        (tp(1), {tp(0): Pin(7, 4, TOO_MANY)}, Basis.BEGINNING),
         # found after partitions that were added to the first topic: their pins know it
-        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(4), 5), known=("orders", "refunds")), Age.LATER),
+        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(4), 5), known=("orders", "refunds")), Basis.BEGINNING),
         # a topic that appeared later, one of its partitions is pinned already; and one that it grew by
-        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2), known=("orders", "refunds")), Age.LATER),
-        (tp(2, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), Age.ADDED),
+        (
+            tp(0, "refunds"),
+            pins((tp(0), 4)) | pins((tp(1, "refunds"), 2), known=("orders", "refunds")),
+            Basis.BEGINNING,
+        ),
+        (tp(2, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), Basis.FIRST_OFFSET),
     ],
 )
 @pytest.mark.rule("R4")
-def test_age(partition: TopicPartition, pinned: dict[TopicPartition, Pin], age: Age) -> None:
-    assert age_of(partition, TOPIC_ID, pinned) is age
+def test_basis_without_offset(partition: TopicPartition, pinned: dict[TopicPartition, Pin], basis: Basis) -> None:
+    assert basis_without_offset(partition, TOPIC_ID, pinned) is basis
 
 
 NOTHING_KNOWN = KnownTopics.of({})
@@ -224,52 +227,54 @@ READ = Memory(TOPIC_ID, has_read=True)
 
 @pytest.mark.parametrize("by_pattern", [False, True])
 @pytest.mark.parametrize(
-    ("pinned", "memory", "age"),
+    ("pinned", "memory", "basis"),
     [
         # the checkpoint has read the topic, and the group has no pin of it: it had one, before anything was planned
-        ({}, READ, Age.FORGOTTEN),
-        (pins((tp(0, "refunds"), 1), known=("refunds", "orders")), READ, Age.FORGOTTEN),
-        (pins((tp(0, "refunds"), 1), known=("refunds",)), READ, Age.FORGOTTEN),
+        ({}, READ, Basis.FORGOTTEN),
+        (pins((tp(0, "refunds"), 1), known=("refunds", "orders")), READ, Basis.FORGOTTEN),
+        (pins((tp(0, "refunds"), 1), known=("refunds",)), READ, Basis.FORGOTTEN),
         # another partition was pinned anew where a checkpoint was: also for a query that has read nothing
-        ({tp(0): LOST_PIN}, READ, Age.FORGOTTEN),
-        ({tp(0): LOST_PIN}, Memory(), Age.FORGOTTEN),
-        ({tp(0): LOST_PIN, tp(2): Pin(0, 3, NOTHING_KNOWN)}, Memory(), Age.FORGOTTEN),
+        ({tp(0): LOST_PIN}, READ, Basis.FORGOTTEN),
+        ({tp(0): LOST_PIN}, Memory(), Basis.FORGOTTEN),
+        ({tp(0): LOST_PIN, tp(2): Pin(0, 3, NOTHING_KNOWN)}, Memory(), Basis.FORGOTTEN),
         # what was added after that is new
-        ({tp(0): replace(LOST_PIN, partition_count=1)}, READ, Age.ADDED),
+        ({tp(0): replace(LOST_PIN, partition_count=1)}, READ, Basis.FIRST_OFFSET),
         # a new group, and one that remembers
-        ({}, Memory(), Age.INITIAL),
-        (pins((tp(0), 2)), READ, Age.INITIAL),
-        (pins((tp(0), 2), known=None), READ, Age.INITIAL),
+        ({}, Memory(), Basis.STARTING_POSITION),
+        (pins((tp(0), 2)), READ, Basis.STARTING_POSITION),
+        (pins((tp(0), 2), known=None), READ, Basis.STARTING_POSITION),
         # the topic was made again since it was read, or since the query started
-        ({}, replace(READ, topic_id="other"), Age.INITIAL),
-        ({}, replace(READ, appeared=True), Age.ADDED),
+        ({}, replace(READ, topic_id="other"), Basis.STARTING_POSITION),
+        ({}, replace(READ, appeared=True), Basis.FIRST_OFFSET),
     ],
 )
 def test_what_the_group_has_forgotten_is_not_new(
-    by_pattern: bool, pinned: dict[TopicPartition, Pin], memory: Memory, age: Age
+    by_pattern: bool, pinned: dict[TopicPartition, Pin], memory: Memory, basis: Basis
 ) -> None:
     """Its beginning may be long gone, read by another query: no loss, also where a pattern matches the topic."""
-    assert age_of(tp(1), TOPIC_ID, pinned, replace(memory, by_pattern=by_pattern)) is age
+    assert basis_without_offset(tp(1), TOPIC_ID, pinned, replace(memory, by_pattern=by_pattern)) is basis
 
 
 @pytest.mark.parametrize(
-    ("pinned", "memory", "age"),
+    ("pinned", "memory", "basis"),
     [
         # no pin tells which topics there were: one that is new to a checkpoint that has read others
-        ({}, Memory(has_read=True), Age.LATER),
-        (pins((tp(0, "refunds"), 1), known=None), Memory(has_read=True), Age.LATER),
-        (pins((tp(0, "refunds"), 1), known=None), Memory(), Age.INITIAL),
+        ({}, Memory(has_read=True), Basis.BEGINNING),
+        (pins((tp(0, "refunds"), 1), known=None), Memory(has_read=True), Basis.BEGINNING),
+        (pins((tp(0, "refunds"), 1), known=None), Memory(), Basis.STARTING_POSITION),
         # nobody has named it
-        ({}, Memory(has_read=True, by_pattern=True), Age.ADDED),
-        (pins((tp(0, "refunds"), 1), known=("refunds",)), Memory(by_pattern=True), Age.ADDED),
-        ({}, Memory(by_pattern=True), Age.INITIAL),
+        ({}, Memory(has_read=True, by_pattern=True), Basis.FIRST_OFFSET),
+        (pins((tp(0, "refunds"), 1), known=("refunds",)), Memory(by_pattern=True), Basis.FIRST_OFFSET),
+        ({}, Memory(by_pattern=True), Basis.STARTING_POSITION),
         # made again: its first partition was pinned at 0
-        ({tp(0): Pin(0, 2, NOTHING_KNOWN)}, Memory(by_pattern=True), Age.ADDED),
-        ({tp(0): Pin(0, 2, NOTHING_KNOWN)}, Memory(TOPIC_ID, has_read=True), Age.LATER),
+        ({tp(0): Pin(0, 2, NOTHING_KNOWN)}, Memory(by_pattern=True), Basis.FIRST_OFFSET),
+        ({tp(0): Pin(0, 2, NOTHING_KNOWN)}, Memory(TOPIC_ID, has_read=True), Basis.BEGINNING),
     ],
 )
-def test_age_by_what_the_query_knows(pinned: dict[TopicPartition, Pin], memory: Memory, age: Age) -> None:
-    assert age_of(tp(1), TOPIC_ID, pinned, memory) is age
+def test_basis_without_offset_by_what_the_query_knows(
+    pinned: dict[TopicPartition, Pin], memory: Memory, basis: Basis
+) -> None:
+    assert basis_without_offset(tp(1), TOPIC_ID, pinned, memory) is basis
 
 
 def test_an_open_start_is_what_the_options_say() -> None:
@@ -321,17 +326,17 @@ def was_reset(group: int | None, writer: str | None, own: int | None, *, written
 def test_after_a_reset_the_group_wins_without_a_conflict(
     group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
 ) -> None:
-    assert decide_start(was_reset(group, writer, own), Age.INITIAL) == StartDecision(P0, basis, offset)
+    assert decide_start(was_reset(group, writer, own), Basis.STARTING_POSITION) == StartDecision(P0, basis, offset)
 
 
 def test_a_reset_that_the_checkpoint_knows_changes_nothing() -> None:
     known = replace(was_reset(50, THEIRS, 900), known_reset=FIRST)
-    assert decide_start(known, Age.INITIAL) == StartDecision(P0, Basis.LINEAGE, 900)
+    assert decide_start(known, Basis.STARTING_POSITION) == StartDecision(P0, Basis.LINEAGE, 900)
 
 
 def test_a_recreated_topic_after_a_reset_starts_at_its_beginning() -> None:
     after = was_reset(0, THEIRS, 900, written_for="the deleted topic's id")
-    assert decide_start(after, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
+    assert decide_start(after, Basis.STARTING_POSITION) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
 
 
 def test_newest_reset() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_groupsource.errors import OptionError
-from spark_groupsource.membership.events import DrainOutcome, HandOver, PartitionsAssigned, RevokeStarted, Started
+from spark_groupsource.membership.events import DrainOutcome, HandOver, PartitionsAssigned, Started
 from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.membership.report import MemberReport
@@ -66,13 +66,13 @@ def test_a_query_that_has_just_started_has_all_counters_at_zero(log: MetricsLog)
 def test_what_a_member_does_is_counted(log: MetricsLog, report: MemberReport) -> None:
     log.lineage = "abc"
     report.assigned((P0, P1))
-    report.answered(CommitResult(acknowledged=ITEMS), lost=False)
-    report.answered(CommitResult(refused=((ITEMS[0], Refusal.REBALANCE),), reason="rebalance"), lost=False)
+    report.answered(CommitResult(acknowledged=ITEMS))
+    report.answered(CommitResult(refused=((ITEMS[0], Refusal.REBALANCE),), reason="rebalance"))
     report.retried()
     report.completed(1_000, 0.3)
     report.completed(1_001, 1_000.0)
-    report.released(HandOver(RevokeStarted((P0,)), ITEMS, DrainOutcome.COMPLETE), 1, 0, 0.25)
-    report.released(HandOver(RevokeStarted((P0,)), ITEMS, DrainOutcome.DEADLINE), 0, 10, 400.0)
+    report.released((P0,), HandOver(ITEMS, DrainOutcome.COMPLETE), 1, 0, 0.25)
+    report.released((P0,), HandOver(ITEMS, DrainOutcome.DEADLINE), 0, 10, 400.0)
     report.lost((P1,), 7)
     values = found(log)
     assert {state for (state,), value in values["state"].items() if value} == {"JOINED"}
