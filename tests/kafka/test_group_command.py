@@ -25,6 +25,7 @@ from .harness import Independent, wait_for
 
 pytestmark = pytest.mark.kafka
 
+
 # The command line, also where the tests run in the background of a shell, whose children ignore SIGINT.
 class Tool(lag.Tool):
     """The command `group` in this process."""
