@@ -322,15 +322,6 @@ def test_a_run_beyond_the_bound_is_split(kafka: EmbeddedKafka, make: Callable[[S
     assert [offset for chunk in chunks for offset in chunk.batch.column("offset").to_pylist()] == list(range(5))
 
 
-def test_many_partitions_in_one_call(make: Callable[[SourceOptions], FetchClient]) -> None:
-    with EmbeddedKafka(topics={"orders": 40}) as kafka:
-        kafka.produce("orders", [(b"%d" % p, b"%d" % i, p) for i in range(20) for p in range(40)])
-        rows = read(make, options_of(kafka), {TopicPartition("orders", p): 20 for p in range(40)})
-    assert [(row["partition"], row["offset"], row["key"]) for row in rows] == [
-        (p, i, b"%d" % p) for p in range(40) for i in range(20)
-    ]
-
-
 def random_record(dice: random.Random) -> tuple[Any, ...]:
     def data() -> bytes | None:
         return dice.choice([None, b"", dice.randbytes(dice.randrange(1, 300))])

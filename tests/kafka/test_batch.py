@@ -66,11 +66,6 @@ def test_a_read_without_a_group(read: Read, filled: str) -> None:
     assert offsets(read()) == {0: span(0, 10), 1: span(0, 10)}
 
 
-def test_from_offset_to_offset(read: Read, filled: str) -> None:
-    frame = read(startingOffsets=each(filled, 3, -2), endingOffsets=each(filled, 5, -1))
-    assert offsets(frame) == {0: [3, 4], 1: span(0, 10)}
-
-
 def test_what_a_group_has_not_done_and_what_it_has(read: Read, filled: str, client: Independent, group: str) -> None:
     client.commit(group, {(filled, 0): 4})
     assert offsets(read(startingOffsets=f"group:{group}")) == {0: span(4, 10), 1: span(0, 10)}
@@ -94,13 +89,6 @@ def test_from_time_to_time(read: Read, filled: str) -> None:
     by_partition = json.dumps({filled: {"0": TIME_MS, "1": TIME_MS + 9_000}})
     assert offsets(read(startingOffsetsByTimestamp=by_partition)) == {0: span(0, 10), 1: [9]}
     assert offsets(read(endingTimestamp=str(TIME_MS + 60_000))) == {0: span(0, 10), 1: span(0, 10)}
-
-
-def test_a_start_after_all_records(read: Read, filled: str) -> None:
-    after = {"startingTimestamp": str(TIME_MS + 60_000)}
-    assert read(**after, startingOffsetsByTimestampStrategy="latest").count() == 0
-    with pytest.raises(PySparkException, match=r"startingTimestamp.*has none"):
-        read(**after).count()
 
 
 def test_a_day_whose_records_are_up_to_an_hour_late(
@@ -153,15 +141,6 @@ def test_some_partitions_and_a_pattern(read: Read, filled: str) -> None:
     assert read(subscribePattern=f"{filled}-none").count() == 0
     with pytest.raises(PySparkException, match=r"'assign'.*partitions 0 to 1"):
         read(assign=json.dumps({filled: [2]})).count()
-
-
-def test_an_empty_topic(read: Read, client: Independent, topic: str) -> None:
-    client.create_topic(topic, 3)
-    frame = read()
-    assert (frame.count(), frame.columns) == (
-        0,
-        ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"],
-    )
 
 
 def test_a_frame_keeps_to_what_it_found_first(read: Read, filled: str, client: Independent) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from .harness import Query, Record, planned_records, wait_for
-from .test_reset import Scene, die_in_second_batch, scene, wait_died
+from .test_reset import Scene, scene, wait_died
 
 __all__ = ["scene"]
 
@@ -64,22 +64,6 @@ def test_m27_a_taken_over_partition_goes_on_where_its_last_owner_completed(scene
     assert [line for said in scene.events.values() for line in said.lines("conflict")] == []
 
 
-def test_p6_a_lost_checkpoint_repeats_what_was_not_committed(scene: Scene) -> None:
-    first_ten(scene)
-    query = scene.start("query", batch=die_in_second_batch)
-    scene.produce(10)
-    wait_died(scene, query)
-    before = query.records()
-    assert before == Counter(scene.everything()), "the sink has both batches, and Spark has recorded one"
-    shutil.rmtree(query.checkpoint)
-    again = scene.start("query", checkpoint=query.checkpoint.with_name("anew"))
-    again.wait_for_records(scene.everything(10))
-    scene.wait_committed()
-    scene.stop(again)
-    assert again.records() == dict.fromkeys(scene.everything(10), 1)
-    assert scene.events["query"].lines("conflict") == []
-
-
 @pytest.mark.parametrize("choice", ["", "group", "fail"], ids=["not given", "group", "fail"])
 def test_an_old_checkpoint_is_noticed(choice: str, scene: Scene, tmp_path: Path) -> None:
     """Copied between two batches, and put back when the group is 20 records further."""
@@ -98,35 +82,6 @@ def test_an_old_checkpoint_is_noticed(choice: str, scene: Scene, tmp_path: Path)
         runs_on(scene, conflict, scene.everything(30))
     else:
         scene.options |= {"onConflict": choice} if choice else {}
-        fails(scene, "CHECKPOINT_BEHIND", conflict)
-
-
-@pytest.mark.parametrize("choice", ["", "group"], ids=["not given", "group"])
-@pytest.mark.rule("R50")
-def test_an_old_checkpoint_with_a_batch_under_way_is_noticed(choice: str, scene: Scene, tmp_path: Path) -> None:
-    """Copied while its second batch ran: Spark runs it again, although the group is further."""
-    first_ten(scene)
-    checkpoint, copy = tmp_path / "query", tmp_path / "copy"
-
-    def take_copy(number: int, records: tuple[Record, ...]) -> None:
-        if records and not copy.exists():
-            shutil.copytree(checkpoint, copy)
-
-    scene.produce(10)
-    query = scene.start("query", batch=take_copy)
-    query.wait_for_records(scene.everything())
-    scene.wait_committed()
-    scene.stop(query)
-    scene.produce(10)
-    scene.read_again("query", scene.everything(20))
-    shutil.rmtree(checkpoint)
-    copy.rename(checkpoint)
-    scene.produce(10)
-    conflict = f"{scene.topic}-0 [10, 20) group=30"
-    if choice:
-        scene.options["onConflict"] = choice
-        runs_on(scene, conflict, scene.everything(30))
-    else:
         fails(scene, "CHECKPOINT_BEHIND", conflict)
 
 

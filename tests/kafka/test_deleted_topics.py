@@ -129,35 +129,6 @@ def make_scene(client: Independent, options: dict[str, str], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_p8_the_only_topic_of_a_pattern_is_deleted_and_another_one_appears(
-    protocol: str, make_scene: MakeScene
-) -> None:
-    """None of the partitions that are asked for has a leader: the client does not tell why."""
-    scene = make_scene(protocol)
-    first = scene.topic("first")
-    scene.start_pattern()
-    scene.wait_for_records(first)
-    scene.client.delete_topic(first)
-    second = scene.topic("second")
-    scene.goes_on_with(second)
-    scene.fails_with(f"{first}-0 [10, ...)", f"{first}-4 [10, ...)", "the topic was deleted")
-    assert scene.lost() == {(first, number) for number in range(5)}
-
-
-@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
-def test_p8_one_of_several_named_topics_is_deleted(protocol: str, make_scene: MakeScene) -> None:
-    scene = make_scene(protocol)
-    topics = [scene.topic(name) for name in ("a", "b", "c")]
-    scene.start({"subscribe": ",".join(topics)})
-    scene.wait_for_records(*topics)
-    scene.client.delete_topic(topics[1])
-    for topic in topics[0], topics[2]:
-        scene.client.produce(topic, (f"more{n}" for n in range(50)), 5)
-    scene.goes_on_with(topics[0], topics[2])
-    scene.fails_with(f"{topics[1]}-0 [10, ...)", "the topic was deleted")
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_p8_all_named_topics_are_deleted_and_one_is_recreated(protocol: str, make_scene: MakeScene) -> None:
     scene = make_scene(protocol)
     topics = [scene.topic(name) for name in ("a", "b")]

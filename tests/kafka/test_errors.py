@@ -61,19 +61,6 @@ def test_a_bad_option_fails_at_load(fail: Fail, options: dict[str, str]) -> None
     names(fail(options | {"subscribePatern": "a"}), "OPTION_UNKNOWN", "'subscribePattern'")
 
 
-def test_a_setting_the_client_does_not_know(
-    client: Independent, fail: Fail, options: dict[str, str], topic: str
-) -> None:
-    """A misspelt name is found before any client is made; a value that librdkafka refuses is its own error."""
-    client.create_topic(topic, 1)
-    names(fail(options | {"kafka.fetch.sise": "1"}), "OPTION_UNKNOWN", "'kafka.fetch.sise'")
-    text = fail(options | {"kafka.sasl.passwort.secret": "canary-4711"})
-    names(text, "OPTION_UNKNOWN", "'kafka.sasl.passwort.secret'")
-    assert "canary-4711" not in text
-    refused = fail(options | {"kafka.fetch.wait.max.ms": "soon"})
-    names(refused, "CLIENT_REFUSED_OPTION", "'kafka.fetch.wait.max.ms'", "'soon'")
-
-
 def test_an_unknown_topic(fail: Fail, options: dict[str, str], topic: str) -> None:
     """The topic was never made."""
     names(fail(options), "TOPIC_UNKNOWN", "'subscribe'", f"'{topic}'")

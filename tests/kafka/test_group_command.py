@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -216,19 +215,6 @@ def test_a_kip_848_group(client: Independent, topic: str, group: str, tool: Tool
     assert (shown["total"]["lag"], shown["notes"]) == (6, [])
 
 
-def test_a_group_without_members(client: Independent, topic: str, group: str, tool: Tool) -> None:
-    client.create_topic(topic, 2)
-    client.produce(topic, map(str, range(10)), 2)
-    client.commit(group, {(topic, 0): 2})
-    shown = tool.shown()
-    assert (shown["state"], shown["members"]) == ("Empty", [])
-    (one,) = shown["partitions"]
-    assert (one["partition"], one["committed"], one["end"], one["lag"], one["members"]) == (0, 2, 5, 3, [])
-    text = tool.run()[1].splitlines()
-    assert text[0] == f"group {group}: Empty, 0 members, lag 3"
-    assert text[-2].split()[1:] == ["0", "2", "5", "3", "(unassigned)"]
-
-
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_that_members_have_left(
     protocol: str, client: Independent, topic: str, group: str, capsys: pytest.CaptureFixture[str]
@@ -244,21 +230,6 @@ def test_a_group_that_members_have_left(
 
     shown = wait_for("the end of the members", is_empty, 60)
     assert (shown["protocol"], shown["members"], shown["total"]["lag"]) == (protocol, [], 0)
-
-
-def test_a_group_that_does_not_exist(client: Independent, group: str, tool: Tool) -> None:
-    code, out, err = tool.run()
-    assert (code, out) == (1, "")
-    assert "[GROUPKAFKA.GROUP_NOT_FOUND]" in err
-    assert f"Group '{group}' does not exist" in err
-    assert client.bootstrap_servers in err
-
-
-def test_a_broker_that_is_not_there(group: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = Tool("127.0.0.1:1", group, capsys).run()
-    assert (code, out) == (1, "")
-    assert "waiting for an answer from Kafka: servers=127.0.0.1:1 " in err
-    assert "[GROUPKAFKA.BROKER_UNREACHABLE]" in err
 
 
 def test_the_metadata_of_a_strategy_of_ours(client: Independent, topic: str, group: str, tool: Tool) -> None:
@@ -338,21 +309,6 @@ def test_watch_prints_again_until_it_is_interrupted(
     assert len(heads) == 3
     if as_json:
         assert len({json.loads(line)["at_ms"] for line in heads}) == 3
-
-
-def test_who_has_read_enough_is_no_error(client: Independent, topic: str, group: str, tool: Tool) -> None:
-    client.create_topic(topic, 1)
-    client.commit(group, {(topic, 0): 0})
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-m", "spark_groupsource", *tool.given],
-            stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
-        )  # fmt: skip
-    finally:
-        os.close(writing)
-    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def _until(read: Callable[[], str], text: str, times: int) -> Iterator[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import time
 from pathlib import Path
 
@@ -79,34 +77,6 @@ def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_begi
     query.wait_for_records(client.records(other))
 
 
-def test_a_new_topic_that_shares_24_bits_with_a_known_one_is_read_from_its_beginning(
-    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
-) -> None:
-    """Guards against: 1. a group begins at "latest" with some topics; 2. a topic is created whose SHA-256 begins with
-    the 24 bits of one of them; 3. a query that has not seen it appear takes it for that one, and skips its records.
-    """
-    chosen = options | {"startingOffsets": "latest", "subscribePattern": f"{topic}.*"}
-    del chosen["subscribe"]
-    topics = [f"{topic}-{number}" for number in range(30)]
-    for each in topics:
-        client.create_topic(each, 1)
-    client.produce(topics[0], ["old"], 1)
-    query = application.start_query("first", chosen)
-    wait_for("pinned positions", lambda: len(client.committed(group)) == len(topics), 90, query.__repr__)
-    query.leave()
-
-    known = {hashlib.sha256(f"{name}/{each}".encode()).digest()[:3] for name, each in client.topic_ids(topics).items()}
-    names = (f"{topic}-new-{number}" for number in itertools.count())
-    # By the name alone: the new topic's id is the broker's choice.
-    new = next(name for name in names if hashlib.sha256(name.encode()).digest()[:3] in known)
-    client.create_topic(new, 1)
-    client.produce(new, (f"new{n}" for n in range(10)), 1)
-    query = application.start_query("second", chosen)
-    wait_for("a start position of the new topic", lambda: (new, 0) in client.committed(group), 90, query.__repr__)
-    query.wait_for_records(client.records(new))
-    assert set(query.records()) == client.records(new)
-
-
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 @pytest.mark.rule("R5")
 def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_reported(
@@ -132,29 +102,3 @@ def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_reported(
     query = application.start_query("query", options | {"startingOffsets": starting, "failOnDataLoss": "false"})
     query.wait_for_records({record for record in client.records(topic) if record[1] == 1 or record[2] >= 20})
     wait_for("lag 0", lambda: client.committed(group) == client.ends(topic), 30, query.__repr__)
-
-
-@pytest.mark.rule("R35")
-def test_p8_a_topic_that_was_recreated_is_not_mistaken_for_the_old_one(
-    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
-) -> None:
-    """Deleted and made again with more records than were read: an error; or, when wanted, read from its beginning."""
-    client.create_topic(topic, 1)
-    client.produce(topic, (f"old{n}" for n in range(10)), 1)
-    query = application.start_query("query", options)
-    query.wait_for_records(client.records(topic))
-    query.leave()
-    client.delete_topic(topic)
-    client.create_topic(topic, 1)
-    client.produce(topic, (f"new{n}" for n in range(30)), 1)
-
-    query = application.start_query("query", options)
-    failure = query.failure()
-    assert "DATA_LOST" in failure
-    assert "deleted and recreated" in failure
-
-    query = application.start_query("query", options | {"failOnDataLoss": "false"})
-    query.wait_for_values({f"new{n}" for n in range(30)})
-    query.leave()
-    assert query.completed_values()[10:] == [f"new{n}" for n in range(30)]
-    assert client.committed(group) == client.ends(topic)

@@ -190,28 +190,6 @@ def test_connections_are_cut_by_client_and_refused(proxy: KafkaProxy) -> None:
         assert proxy.cut_all(broker=1) == 2
 
 
-def test_bytes_that_are_not_kafka_and_a_broker_that_is_down_end_the_connection(
-    proxy: KafkaProxy, server: EchoServer, peer: Client
-) -> None:
-    peer.socket.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01")
-    assert peer.answer() is None
-    server.close()
-    late = Client(proxy)
-    with late.socket, contextlib.suppress(OSError):
-        assert late.ask(Api.METADATA, 1) is None
-
-
-def test_a_rule_that_fails_is_reported_at_the_end(server: EchoServer) -> None:
-    proxy = KafkaProxy({1: server.port})
-    proxy.add(Rule(Api.METADATA, where=lambda _: 1 // 0 > 0))
-    peer = Client(proxy)
-    with peer.socket:
-        assert peer.ask(Api.METADATA, 1) is None
-    with pytest.raises(Exception, match="ZeroDivisionError"):
-        proxy.close()
-    proxy.close()
-
-
 def test_clients_stay_behind_the_proxy_of_a_real_broker() -> None:
     with RealKafka(proxied=True) as kafka:
         Independent(kafka.proxied_servers).create_topic("orders", 2)

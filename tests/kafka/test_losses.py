@@ -93,54 +93,6 @@ def test_p8_a_topic_that_is_recreated_under_a_running_query_is_reported_by_its_i
     wait_for("the commit", lambda: client.committed(group) == client.ends(topic), evidence=going_on.__repr__)
 
 
-def test_p8_a_topic_that_is_recreated_with_fewer_partitions_goes_on_with_those(
-    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
-) -> None:
-    """The group takes the others from the member at its next look at the topic, which may be minutes away.
-
-    Under KIP-848: test_deleted_topics.py, and the fault rig (topic-recreated, topic-replaced).
-    """
-    client.create_topic(topic, 3)
-    client.produce(topic, (f"old{n}" for n in range(30)), 3)
-    going_on = application.start_query("going-on", options | {"failOnDataLoss": "false"})
-    failing = application.start_query("failing", options | {"kafka.group.id": f"{topic}-failing"})
-    for query in going_on, failing:
-        query.wait_for_values({f"old{n}" for n in range(30)})
-    client.delete_topic(topic)
-    client.create_topic(topic, 1)
-    client.produce(topic, (f"new{n}" for n in range(30)), 1)
-    failure = failing.failure()
-    assert "DATA_LOST" in failure
-    assert "the topic was deleted" in failure
-    going_on.wait_for_values({f"new{n}" for n in range(30)})
-    assert going_on.completed_values()[30:] == [f"new{n}" for n in range(30)]
-    wait_for("the commit", lambda: client.committed(group) == client.ends(topic), evidence=going_on.__repr__)
-
-
-@pytest.mark.rule("R39")
-def test_p8_a_topic_that_comes_back_with_fewer_partitions_between_two_runs(
-    client: Independent, options: dict[str, str], topic: str, application: Application
-) -> None:
-    """Told at the start, for nobody is assigned what is gone; a batch later the checkpoint knows of it no more."""
-    client.create_topic(topic, 2)
-    client.produce(topic, (f"old{n}" for n in range(20)), 2)
-    query = application.start_query("query", options)
-    query.wait_for_records(client.records(topic))
-    query.leave()
-    client.delete_topic(topic)
-    client.create_topic(topic, 1)
-    client.produce(topic, (f"new{n}" for n in range(5)), 1)
-    failing = application.start_query("query", options)
-    assert f"{topic}-1 [10, ...): the topic was deleted and recreated with fewer partitions" in failing.failure()
-
-    going_on = application.start_query("query", options | {"failOnDataLoss": "false"})
-    going_on.wait_for_values({f"new{n}" for n in range(5)})
-    going_on.leave()
-    client.produce(topic, ["more"], 1)
-    strict = application.start_query("query", options)
-    strict.wait_for_values({"more"})
-
-
 # --- a truncated log
 
 

@@ -147,22 +147,6 @@ def test_a_query_of_sparks_own_source_goes_on_as_a_group(
     assert client.committed(f"{group}-other") == {(topic, number): 0 for number in range(4)}
 
 
-def test_a_topic_that_was_recreated_is_not_taken_over(
-    move: Move, client: Independent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Spark's checkpoint has no topic ids: only offsets behind the end tell."""
-    client.create_topic(move.topic, 1)
-    client.produce(move.topic, (str(n) for n in range(10)), 1)
-    for name, text in (("offsets", f'v1\n{{}}\n{{"{move.topic}":{{"0":11,"1":5}}}}'), ("commits", "v1\n{}")):
-        (tmp_path / "checkpoint" / name).mkdir(parents=True)
-        (tmp_path / "checkpoint" / name / "4").write_text(text)
-    assert move.adopt("--from-checkpoint", str(tmp_path / "checkpoint"), "--execute") == 1
-    error = capsys.readouterr().err
-    assert "GROUPKAFKA.OFFSETS_BEHIND_END" in error
-    assert f"{move.topic}-0 is at 11, its log ends at 10; {move.topic}-1 is at 5, the topic has 1 partitions" in error
-    assert client.committed(move.group) == {}
-
-
 @pytest.mark.parametrize("way", ["adopt", "startingOffsets"])
 def test_another_groups_offsets_go_on(
     way: str, move: Move, client: Independent, group: str, capsys: pytest.CaptureFixture[str]
@@ -190,17 +174,3 @@ def test_another_groups_offsets_go_on(
         wanted | {(topic, p, 30 + n) for p in range(3) for n in range(3)}, 1
     )
     assert client.committed(other) == done, "which is only read"
-
-
-def test_removed_records_are_reported_by_the_command_and_by_the_query(
-    move: Move, client: Independent, group: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    client.create_topic(move.topic, 1)
-    client.produce(move.topic, (str(n) for n in range(30)), 1)
-    client.commit(f"{group}-service", {(move.topic, 0): 5})
-    client.delete_records(move.topic, 0, 12)
-    assert move.adopt("--from-group", f"{group}-service", "--execute") == 0
-    assert f"WARNING: the broker no longer has the records {move.topic}-0 [5, 12)" in capsys.readouterr().out
-    query = move.application.start_query("new", move.options)
-    wait_for("the query to fail", lambda: not query.query.isActive, 60, lambda: repr(query))
-    assert f"{move.topic}-0 [5, 12)" in str(query.query.exception())

@@ -108,12 +108,6 @@ def scene(application: Application, client: Independent, options: dict[str, str]
     return Scene(application, client, options, topic, tmp_path)
 
 
-def die_in_second_batch(number: int, records: tuple[Record, ...]) -> None:
-    """Fail the query after the sink has a batch with records, and before Spark records it (not in the first one)."""
-    if records and min(offset for _, _, offset in records) >= 10:
-        raise RuntimeError("on purpose")
-
-
 def wait_died(scene: Scene, query: AppQuery) -> None:
     wait_for(f"{query.name} to die", lambda: not query.query.isActive, 60, scene.evidence)
     scene.stop()
@@ -222,108 +216,6 @@ def test_m28_refused_while_the_group_has_members(
         admin.commit([CommitItem(TopicPartition(scene.topic, 0), 0, "")])
     assert scene.client.committed(scene.group) == {(scene.topic, 0): 5}
     query.check()
-
-
-@pytest.mark.rule("R46")
-def test_m28_the_reset_goes_on_after_a_takeover(scene: Scene) -> None:
-    """The sequence: 1. B completes everything and stops, 2. the group is reset to its beginning, 3. A takes over and
-    completes some, so that the group's metadata is A's, 4. A stops and B starts. B's checkpoint says 90, the group
-    50: B must read from 50, or nobody reads [50, 90) again.
-    """
-    scene.options |= {"maxOffsetsPerTrigger": "100", "onConflict": "fail"}
-    scene.create(2)
-    scene.produce(90)
-    b = scene.start("b")
-    b.wait_for_records(scene.everything())
-    scene.wait_committed(90)
-    scene.stop(b)
-    before = b.completed_records()
-    scene.reset("initial")
-
-    a = scene.start("a", trigger={"processingTime": "1 hour"})
-    wait_for("one batch of a", lambda: a.check() and a.completed_records().total() == 100, 60, scene.evidence)
-    scene.stop(a)
-    wait_for("a's commit", lambda: set(scene.client.committed(scene.group).values()) == {50}, 30, scene.evidence)
-
-    again = scene.start("b")
-    again.wait_for_records(scene.everything())
-    scene.wait_committed(90)
-    scene.stop(again)
-    assert again.completed_records() - before == dict.fromkeys(scene.everything(50), 1)
-    seen = scene.events["b"]
-    assert seen.lines("conflict") == []
-    (line,) = seen.lines("reset")
-    assert f"{scene.topic}-0 checkpoint=90 group=50" in line["details"]["void"]
-    # What B knows now is in its checkpoint: it goes on as always, and A too, which has known it all along.
-    scene.produce(10)
-    scene.read_again("b", scene.everything(90))
-    scene.produce(10)
-    scene.read_again("a", scene.everything(100))
-    assert len(seen.lines("reset")) == 1
-
-
-def test_m28_a_logged_batch_reads_nothing_after_a_reset(scene: Scene) -> None:
-    """1. a query dies in its second batch, 2. the group is reset, 3. the batch that Spark runs again is empty, and
-    everything is read from the beginning, once.
-    """
-    scene.options |= {"maxOffsetsPerTrigger": "20", "onConflict": "fail"}
-    scene.create(2)
-
-    query = scene.start("query", batch=die_in_second_batch)
-    scene.produce(30)
-    wait_died(scene, query)
-    scene.wait_committed(10)
-    died = query.sink.batches[-1]
-    assert len(died.records) == 20
-    runs = len(query.sink.batches)
-    scene.reset("initial")
-
-    again = scene.start("query")
-    wait_for(
-        "everything again",
-        lambda: again.check() and scene.everything() <= {r for b in again.sink.batches[runs:] for r in b.records},
-        60,
-        scene.evidence,
-    )
-    scene.wait_committed(30)
-    scene.stop(again)
-    replayed, *following = again.sink.batches[runs:]
-    assert (replayed.number, replayed.records) == (died.number, ())
-    assert sorted(record for batch in following for record in batch.records) == sorted(scene.everything())
-
-
-@pytest.mark.rule("R48")
-def test_a_reset_of_one_topic_loses_nothing_of_another(scene: Scene) -> None:
-    """1. a query dies in its second batch, of two topics, 2. one is reset, 3. the query comes back for the other
-    one alone: nobody tells it of the reset, and its checkpoint says from then on that the batch is complete.
-    """
-    other = f"{scene.topic}-other"
-    scene.options |= {"maxOffsetsPerTrigger": "20", "subscribe": f"{scene.topic},{other}"}
-    scene.create(1)
-    scene.client.create_topic(other, 1)
-
-    scene.produce(30)
-    scene.client.produce(other, map(str, range(30)), 1)
-    query = scene.start("query", batch=die_in_second_batch)
-    wait_died(scene, query)
-    wait_for(
-        "the first batch's offsets",
-        lambda: scene.client.committed(scene.group) == {(scene.topic, 0): 10, (other, 0): 10},
-        30,
-        scene.evidence,
-    )
-    runs = len(query.sink.batches)
-    assert scene.command("reset", "--execute", "--to", "earliest", "--topic", scene.topic) == 0
-
-    scene.options |= {"subscribe": other}
-    again = scene.start("query")
-    wait_for("the end", lambda: again.check() and scene.client.lag(scene.group, other) == 0, 60, scene.evidence)
-    scene.stop(again)
-    replayed, *_ = again.sink.batches[runs:]
-    assert sorted(replayed.records) == [(other, 0, offset) for offset in range(10, 20)]
-    read = sorted(record for batch in again.sink.batches[runs:] for record in batch.records)
-    assert read == [(other, 0, offset) for offset in range(10, 30)]
-    assert scene.client.committed(scene.group) == {(scene.topic, 0): 0, (other, 0): 30}
 
 
 def test_a_reset_to_removed_records_is_reported_by_the_query(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import datetime, timezone
 from typing import Any
 
@@ -37,21 +36,6 @@ def test_offsets_and_times_mixed(classic: Streams, fill: Filler) -> None:
     ):
         found = classic.run(subscribe=topic, **options).counts()
         assert found == {(topic, number): count for number, count in expected.items()}, options
-
-
-def test_starts_that_cannot_be(classic: Streams, fill: Filler) -> None:
-    """The error names the option, and what it wants."""
-    topic = fill.topic("a", 4)
-    for options, text in (
-        ({"startingOffsets": each(topic, 1)}, rf"'startingOffsets'.*every partition.*{topic}-1 has none"),
-        ({"startingOffsets": each(topic, 1, 1, 1)}, rf"'startingOffsets'.*{topic}-2 is none of them"),
-        ({"startingOffsets": each(topic, 0, 3)}, r"'startingOffsets' has the value '3'.*up to 2"),
-        ({"startingOffsetsByTimestamp": each(f"{topic}x", 1)}, rf"OffsetsByTimestamp'.*{topic}x-0 is none of them"),
-        ({"startingTimestamp": str(TIME_MS + 99_000)}, rf"'startingTimestamp'.*'{TIME_MS + 99_000} .*has none"),
-        ({"subscribe": f"{topic},{topic}x"}, rf"'subscribe'.*topic '{topic}x' does not exist"),
-    ):
-        query = classic.start(**{"subscribe": topic} | options)
-        assert re.search(text, query.failure()), options
 
 
 # --- how much a batch reads

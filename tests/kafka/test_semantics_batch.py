@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from .local_query import TIME_MS, Filler, Streams, classic, fill
@@ -65,41 +64,6 @@ def test_filters_find_what_they_say_of_one_frame(spark: SparkSession, classic: S
         spark.conf.unset(PUSHDOWN)
     assert found == expected
     assert sum(map(bool, expected.values())) > 10
-
-
-def test_ranges_that_are_empty_or_cannot_be(classic: Streams, fill: Filler) -> None:
-    topic = fill.topic("a", 20)
-
-    def each(*offsets: int) -> str:
-        return json.dumps({topic: {str(number): offset for number, offset in enumerate(offsets)}})
-
-    assert classic.table(subscribe=topic, startingOffsets=each(3, 1), endingOffsets=each(3, 2)).count() == 1
-    late, early = str(TIME_MS + 5_000), str(TIME_MS + 1_000)
-    assert classic.table(subscribe=topic, startingTimestamp=early, endingTimestamp=early).count() == 0
-    never = json.dumps({topic: {"0": TIME_MS + 2_000, "1": 2**63 - 1}})
-    assert classic.table(subscribe=topic, endingOffsetsByTimestamp=never).count() == 12
-    for options, text in (
-        (
-            {"startingOffsets": each(5, 1), "endingOffsets": each(3, 2)},
-            rf"'startingOffsets' has the value '5'.*start offset 5 is greater than the end offset 3 for {topic}-0",
-        ),
-        ({"startingTimestamp": late, "endingTimestamp": early}, rf"start timestamp {late} is greater than the end"),
-        (
-            {"startingOffsets": each(1, 5), "endingTimestamp": early},
-            rf"resolved start offset 5 is greater than the resolved end offset 1 for {topic}-1",
-        ),
-        ({"startingOffsets": each(0, 0, 0)}, rf"'startingOffsets'.*{topic}-2 is none of them"),
-        ({"endingOffsets": each(5)}, rf"'endingOffsets'.*{topic}-1 has none"),
-        ({"startingOffsets": each(11, 0)}, rf"value '11'.*{topic}-0 an offset up to 10"),
-        ({"endingOffsets": each(5, 11)}, rf"'endingOffsets' has the value '11'.*{topic}-1 an offset up to 10"),
-        ({"startingOffsets": each(-1, 0)}, r"'startingOffsets' has the value 'latest \(-1\)'"),
-        ({"endingOffsets": each(-2, 0)}, r"'endingOffsets' has the value 'earliest \(-2\)'"),
-        ({"topics": topic}, r"'topics' is not known. Did you mean 'subscribe'\?"),
-        ({"startingOffsets": "latest"}, "in a batch read no latest"),
-        ({"endingOffsets": "earliest"}, "in a batch read no earliest"),
-    ):
-        with pytest.raises(PySparkException, match=text):
-            classic.table(**{"subscribe": topic} | options).count()
 
 
 def test_a_frame_is_used_many_times(classic: Streams, fill: Filler) -> None:

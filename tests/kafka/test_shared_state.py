@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -154,25 +153,6 @@ def test_a_new_query_fails_beside_one_with_state_which_goes_on(
     assert not seen.lines("shared_state")
 
 
-def test_a_new_query_fails_in_a_group_where_nothing_is_read(scene: Scene, client: Independent) -> None:
-    """1. A has read one of two partitions, and stops. 2. The group is reset to its ends. 3. A starts; B is new."""
-    client.produce_to(scene.topic, [("a", 0)])
-    a = scene.start("a")
-    scene.wait_read(a, {"a"})
-    a.leave()
-    scene.wait_empty()
-    assert scene.command("reset", "--to", "latest", "--execute") == 0
-    assert not any("s" in text for text in scene.texts())
-    again = scene.start("a")
-    wait_for("marks", lambda: again.check() and all(text.get("s") == 1 for text in scene.texts()), 60, again.__repr__)
-    b = scene.start("b", distinct=False)
-    failure = b.failure()
-    assert NEW_ERROR in failure, failure
-    assert b.sink.batches == []
-    scene.wait_read(again, scene.produce("b"))
-    _each_once(again, scene.values | {"a"})
-
-
 def test_restart_moved_checkpoint_growth_and_a_static_member_trip_nothing(scene: Scene, client: Independent) -> None:
     """A query with state, alone in its group, goes on after all of it, with its state."""
     seen = Events(scene.folder, "a")
@@ -196,50 +176,6 @@ def test_restart_moved_checkpoint_growth_and_a_static_member_trip_nothing(scene:
 
 def _each_once_in(wanted: set[str], *queries: AppQuery) -> None:
     assert Counter(value for query in queries for value in query.completed_values()) == Counter(wanted)
-
-
-def test_a_handover_and_back_without_a_batch_trips_nothing(scene: Scene, client: Independent) -> None:
-    """1. B is allowed to share, and gets a partition with nothing to read. 2. It leaves. 3. A reads on."""
-    a = scene.start("a")
-    scene.wait_read(a, scene.produce("a"))
-    b = scene.start("b", **ALLOW)
-    wait_for("two members", lambda: scene.shares() == [1, 1], 60, b.__repr__)
-    wait_for("B's first trigger", lambda: b.query.lastProgress is not None, 60, b.__repr__)
-    b.leave()
-    scene.wait_read(a, scene.produce("b"))
-    _each_once(a, scene.values)
-
-
-def test_two_that_start_together_share_with_one_warning_until_one_ends(scene: Scene, client: Independent) -> None:
-    """1. Two with state begin a group: each has one event. 2. One stops: the other lacks its records, and fails.
-
-    3. The group goes back to the other's checkpoint, and to the beginning of the partition that it has never read.
-    """
-    seen = {name: Events(scene.folder, name) for name in ("a", "b")}
-    queries = {name: scene.start(name, **seen[name].options) for name in seen}
-    wait_for("a partition each", lambda: scene.shares() == [1, 1], 90)
-    wanted = scene.produce("a", 40)
-    wait_for(
-        "all values", lambda: {v for q in queries.values() if q.check() for v in q.completed_values()} == wanted, 90
-    )
-    for name, one in seen.items():
-        assert one.wait_for("shared_state")["details"]["owned"] == 1, name
-    scene.produce("b")
-    both = list(queries.values())
-    wait_for("more values", lambda: {v for q in both if q.check() for v in q.completed_values()} == scene.values, 90)
-    assert [len(one.lines("shared_state")) for one in seen.values()] == [1, 1]
-    _each_once_in(scene.values, *both)
-    wait_for("lag 0", lambda: client.lag(scene.group, scene.topic) == 0, 60)
-    queries["a"].leave()
-    failure = queries["b"].failure()
-    assert NEW_ERROR in failure, failure
-    assert "is complete in a query with state" in failure
-    scene.wait_empty()
-    checkpoint = str(queries["b"].checkpoint)
-    assert scene.command("reset", "--to", "checkpoint", checkpoint, "--execute") == 0
-    again = scene.start("b")
-    scene.wait_read(again, scene.values)
-    _each_once(again, scene.values)
 
 
 def test_a_lost_checkpoint_trips_and_reset_and_adopt_do_not(scene: Scene) -> None:
@@ -306,17 +242,3 @@ def test_a_killed_query_with_state_goes_on_unless_another_has_read_its_batch(
 def _values(query: Query) -> set[str]:
     done: Mapping[int, object] = query.completed_batches()
     return {row[3] for batch in query.batches() if batch["batch"] in done for row in batch["rows"]}
-
-
-def test_warn_logs_and_goes_on(scene: Scene) -> None:
-    """A new query beside one with state, with onSharedState=warn."""
-    a = scene.start("a", onSharedState="warn")
-    scene.wait_read(a, scene.produce("a"))
-    seen, reads = Events(scene.folder, "b"), threading.Event()
-    b = scene.application.start_query(
-        "b", scene.options | seen.options | {"onSharedState": "warn"}, batch=lambda _number, rows: rows and reads.set()
-    )
-    seen.wait_for("shared_state")
-    scene.produce("b")
-    assert reads.wait(120), f"{a} {b}"
-    assert b.check()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from .conftest import ReadAll
 from .harness import Independent, wait_for
@@ -56,16 +56,6 @@ def test_where_another_group_has_got_to(read_all: ReadAll, filled: str, client: 
     assert client.committed(f"{group}-other") == {(filled, 0): 8, (filled, 1): 10}, "which is only read"
 
 
-def test_a_new_group_does_not_start_from_a_group_without_offsets(
-    read_all: ReadAll, filled: str, client: Independent, group: str
-) -> None:
-    """A misspelt name would read all records. A group that was deleted since then stops nothing."""
-    with pytest.raises(Exception, match=rf"OPTION_INVALID.*'group:{group}-othr'.*has none of topics {filled}"):
-        read_all(startingOffsets=f"group:{group}-othr")
-    client.commit(group, {(filled, 0): 8})
-    assert counts(read_all(startingOffsets=f"group:{group}-othr")) == {0: 2, 1: 10, 2: 10}
-
-
 def test_where_another_group_has_got_to_that_is_ahead_of_an_open_transaction(
     read_all: ReadAll, filled: str, client: Independent, group: str
 ) -> None:
@@ -107,11 +97,6 @@ def test_more_partitions_than_the_coordinator_stores_at_once(
             client.delete_topic(name)
 
 
-def test_an_ending_is_refused(read_all: ReadAll, filled: str) -> None:
-    with pytest.raises(StreamingQueryException, match=r"'endingOffsets' \(value 'latest'\).*which have no end"):
-        read_all(endingOffsets="latest")
-
-
 # --- assign
 
 
@@ -150,33 +135,6 @@ def test_assign_in_a_group_with_members_fails(
 
 
 # --- minOffsetsPerTrigger
-
-
-def test_few_records_wait_for_more(
-    spark: SparkSession, options: dict[str, str], client: Independent, topic: str, tmp_path: Path
-) -> None:
-    """The first batch does not wait; then five records do, and go on with the ten that follow, at most twelve."""
-    client.create_topic(topic, 1)
-    client.produce(topic, ["first"], 1)
-    sizes: list[int] = []
-    reader = spark.readStream.format("groupkafka").options(**options)
-    limits = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "12", "maxTriggerDelay": "45s"}
-    query = (
-        reader.options(**limits, checkpointLocation=str(tmp_path)).load().writeStream
-        .foreachBatch(lambda batch, _: sizes.append(batch.count()))
-        .option("checkpointLocation", str(tmp_path)).start()
-    )  # fmt: skip
-    try:
-        wait_for("the first batch", lambda: sum(sizes) == 1)
-        client.produce(topic, [f"few {n}" for n in range(5)], 1)
-        with pytest.raises(AssertionError):
-            wait_for("nothing", lambda: sum(sizes) > 1, 5)
-        client.produce(topic, [f"more {n}" for n in range(10)], 1)
-        wait_for("a full batch", lambda: sum(sizes) == 13)
-        wait_for("the rest, after the delay", lambda: sum(sizes) == 16)
-    finally:
-        query.stop()
-    assert [size for size in sizes if size] == [1, 12, 3]
 
 
 def owned_by(seen: Events) -> set[int]:

@@ -136,31 +136,6 @@ def test_a_schema_that_evolves(spark: SparkSession, registry: SchemaRegistry) ->
     assert [tuple(row.o) for row in given.collect()] == [(1,), (2**40,)]
 
 
-def test_a_schema_that_refers_to_another_subject(spark: SparkSession, registry: SchemaRegistry) -> None:
-    place = {"type": "record", "name": "shop.Place", "fields": [{"name": "town", "type": "string"}]}
-    way = {"type": "record", "name": "Way", "fields": [{"name": n, "type": "shop.Place"} for n in ("origin", "target")]}
-    registry.register("place", place)
-    number = registry.register("way", way, references=[{"name": "shop.Place", "subject": "place", "version": 1}])
-    parsed = fastavro.parse_schema(way, named_schemas={"shop.Place": fastavro.parse_schema(place)})
-    value = by_hand(number, parsed, {"origin": {"town": "Bonn"}, "target": {"town": "Ulm"}})
-    (row,) = (
-        decoded(spark, [value], registry.url, subject="way")
-        .selectExpr("o.origin.town as a", "o.target.town as b")
-        .collect()
-    )
-    assert tuple(row) == ("Bonn", "Ulm")
-
-
-def test_a_union_of_several_types_is_a_struct_as_from_avro_has_it(
-    spark: SparkSession, registry: SchemaRegistry
-) -> None:
-    schema = {"type": "record", "name": "U", "fields": [{"name": "a", "type": ["int", "null", "string"]}]}
-    number = registry.register("u", schema)
-    frame = decoded(spark, [by_hand(number, schema, {"a": item}) for item in (5, "x", None)], registry.url, subject="u")
-    assert frame.schema["o"].dataType.simpleString() == "struct<a:struct<member0:int,member1:string>>"
-    assert [row.a and tuple(row.a) for row in frame.select("o.a").collect()] == [(5, None), (None, "x"), None]
-
-
 def test_the_text_of_a_record_inside_itself_is_read_by_from_json(spark: SparkSession, registry: SchemaRegistry) -> None:
     fields = [
         {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
@@ -214,18 +189,6 @@ def test_a_bad_record_is_an_error_that_says_why(spark: SparkSession, registry: S
         with pytest.raises(Exception, match="AVRO_RECORD_INVALID") as caught:
             decoded(spark, [value], registry.url, subject=SUBJECT).collect()
         assert reason in str(caught.value)
-
-
-def test_a_number_that_does_not_fit_its_type_is_one_bad_record(spark: SparkSession, registry: SchemaRegistry) -> None:
-    """fastavro reads it, and Arrow refuses it with all values beside it."""
-    schema = {"type": "record", "name": "Count", "fields": [{"name": "n", "type": "int"}]}
-    (good,) = serialized(registry, schema, [{"n": 7}])
-    wide = good[:5] + by_hand(1, "long", 2**40)[5:]
-    values, strict = [good, wide, good], {"reader_schema": json.dumps(schema)}
-    frame = decoded(spark, values, registry.url, **strict, options={"mode": "PERMISSIVE"})
-    assert [row[0] for row in frame.selectExpr("o.n").collect()] == [7, None, 7]
-    with pytest.raises(Exception, match=r"AVRO_RECORD_INVALID.*1099511627776"):
-        decoded(spark, values, registry.url, **strict).collect()
 
 
 def test_no_record_is_null_because_the_registry_is_away(spark: SparkSession, registry: SchemaRegistry) -> None:

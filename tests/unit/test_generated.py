@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 import pytest
 
 from scripts import dashboard, dashboard_picture, option_table, reference_pages, states, stop_picture
-from spark_groupsource.membership.machine import GROUP_TRANSITIONS, MemberState
 from spark_groupsource.metrics import COUNTERS, EVENTS, MemberMetrics
 
 
@@ -34,15 +33,6 @@ def test_the_picture_of_the_dashboard_has_its_panels() -> None:
     titles = {panel["title"] for panel in json.loads(dashboard.dashboard())["panels"]}
     drawn = {text.text for text in ElementTree.parse(dashboard_picture.TARGET).iter() if text.get("font-weight")}
     assert drawn == titles, "docs/dashboard.svg is stale: run python -m scripts.dashboard_picture on a new run"
-
-
-def test_the_page_of_states_has_all_of_them() -> None:
-    page = states.render()
-    for state in MemberState:
-        does, _, leaves = state.value.partition(" / ")
-        assert f"| `{state.name}` | {does} | {leaves.removeprefix('leaves ')} |" in page
-    for (state, event), target in GROUP_TRANSITIONS.items():
-        assert f"| `{state.name}` | `{event.__name__}` | `{target.name}` |" in page
 
 
 def test_the_table_of_the_page_of_options_is_up_to_date() -> None:

@@ -122,14 +122,6 @@ def test_one_silent_range_meets_the_deadline_when_the_others_have_ended() -> Non
         bed.read(R0, R1)
 
 
-def test_a_range_that_ends_with_a_transaction_marker() -> None:
-    assert Bed(records(0, 10, 11), [eof(0, 13)]).read(R0) == [(0, 10), (0, 11)]
-
-
-def test_a_range_without_any_record() -> None:
-    assert Bed([eof(0, 13)]).read(R0) == []
-
-
 def test_a_range_that_makes_no_progress_fails_at_the_deadline() -> None:
     bed = Bed([eof(0, 11)], records(0, 10), kafkaConsumer__pollTimeoutMs="5000")
     with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 11.*\[10, 13\)"):

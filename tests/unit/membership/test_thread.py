@@ -247,22 +247,6 @@ def test_a_second_start_changes_nothing() -> None:
         assert len(bed.group.named("open")) == 1
 
 
-@pytest.mark.rule("R84")
-def test_a_member_joins_again_with_its_topics() -> None:
-    with running() as bed:
-        bed.member.subscribe(["a"])
-        bed.own((0, 10))
-        bed.group.tell_lost_answer()
-        bed.until("the lost answer", lambda _: bed.member.status.lost_answers == 1)
-        bed.member.rejoin()
-        view = bed.member.view()
-        assert (view.state, view.partitions) == (MemberState.REJOINING, ())
-        assert len(bed.group.named("close")) == 1
-        bed.clock.advance(2.0)
-        bed.group.wait_for("the next client", lambda: bed.group.named("subscribe") == [("a",), ("a",)])
-        assert len(bed.group.named("open")) == 2
-
-
 def test_stop_of_a_member_that_was_never_started_returns_at_once() -> None:
     member = MembershipThread(make_options(), FakeGroup(), ManualClock(), CommitLog(), quiet_metrics())
     member.request_stop()
@@ -373,16 +357,6 @@ def test_a_handover_does_not_repeat_a_commit_that_is_refused_for_good() -> None:
         assert [given for given in bed.group.named("commit_now") if given] == [(item(0, 20),)]
 
 
-def test_a_commit_that_is_too_large_for_one_request_goes_in_several() -> None:
-    with running() as bed:
-        bed.own(*((number, 10) for number in range(5)))
-        batch = FlightBatch(flight(R0).end, large(*range(5)))
-        assert bed.member.fix(batch, bed.member.view().assignment)
-        bed.member.complete(batch.end)
-        bed.until("all acknowledgements", lambda v: v.committed and all(o.position == 20 for o in v.partitions), 0.05)
-        assert bed.group.named("commit_later") == [large(0, 1), large(2, 3), large(4)]
-
-
 def test_a_handover_commits_in_as_many_requests_as_it_takes() -> None:
     """The second one is refused: the third is not sent before all that is left is sent again."""
     with running() as bed:
@@ -454,27 +428,6 @@ def two_batches_and_a_doubt(bed: Bed) -> OffsetRange:
     bed.member.complete(flight(R0).end)
     bed.fix(later)
     return later
-
-
-@pytest.mark.rule("R15")
-def test_p5_a_newer_commit_waits_until_the_one_in_doubt_is_clear() -> None:
-    """1. The coordinator stands still; the connection with batch 1's commit is given up. 2. Batch 2 completes: its
-    commit over a new connection could be read first, and the group's offset would go back.
-    """
-    with running() as bed:
-        later = two_batches_and_a_doubt(bed)
-        bed.tick()
-        bed.member.complete(flight(later).end)
-        bed.tick()
-        assert bed.group.named("commit_later") == [(item(0, 20),)]
-        bed.clock.advance(BRIEFLY_S)
-        bed.until("the first commit again", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
-        for _ in range(3):
-            bed.tick()
-        assert bed.group.named("commit_later") == [(item(0, 20),)] * 2  # keeping quiet
-        bed.clock.advance(BRIEFLY_S)
-        bed.until("the second commit", lambda v: v.partitions[0].group == GroupOffset(30, "m"))
-        assert bed.group.named("commit_later") == [(item(0, 20),)] * 2 + [(item(0, 30),)]
 
 
 @pytest.mark.rule("R17")
@@ -668,20 +621,6 @@ def test_a_drain_deadline_waits_for_a_store_that_hangs_for_a_moment_only(poll_s:
         assert 1.0 + spare_s <= bed.clock.now_s - began_s < 1.0 + spare_s + 0.5
         assert committed(bed, 0) == 10
         bed.log.answer()
-
-
-@pytest.mark.rule("R85")
-def test_p5_nothing_is_committed_for_a_group_that_has_not_waited_for_the_drain(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The client joins again during the drain, because a topic has got a partition."""
-    with draining() as bed:
-        bed.group.in_generation = b"2"
-        bed.member.complete(flight(R0).end)
-        bed.until("the end of the revoke", lambda v: v.state is MemberState.JOINED)
-        assert committed(bed, 0) == 10
-        assert [owned.partition for owned in bed.member.view().partitions] == [P1], "what is kept is not lost"
-    assert "the client has joined the next generation meanwhile" in caplog.text
 
 
 @pytest.mark.parametrize("complete", [True, False])

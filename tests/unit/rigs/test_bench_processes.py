@@ -39,12 +39,6 @@ def test_a_stat_line_whatever_the_name(name: str) -> None:
     assert parse_stat(LINE.format(name=name)) == Stat(4242, 17, 150, 12)
 
 
-@pytest.mark.parametrize("text", ["", "4242 java S 17", "4242 (java) S 17 4242"])
-def test_something_else_is_no_stat_line(text: str) -> None:
-    with pytest.raises(ValueError, match="not a line"):
-        parse_stat(text)
-
-
 def test_the_proportional_set_size() -> None:
     text = "55d2-7fff ---p 00000000 00:00 0   [rollup]\nRss:    1688 kB\nPss:     192 kB\nPss_Dirty:  116 kB\n"
     assert parse_pss_kb(text) == 192

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,13 +11,11 @@ from matplotlib.figure import Figure
 
 from tests import plots
 from tests.benchmarks.__main__ import parse_arguments
-from tests.benchmarks.chart import AHEAD, BEHIND, MOST, draw
+from tests.benchmarks.chart import AHEAD, BEHIND, draw
 from tests.benchmarks.report import (
     ADD_BATCH,
     BARE,
     CPU,
-    CPU_PART,
-    LATEST_OFFSET,
     OURS,
     PEAK,
     PEER,
@@ -30,10 +27,8 @@ from tests.benchmarks.report import (
     compare,
     growths,
     percentile,
-    series_from_json,
     series_of,
     tables,
-    to_json,
     verdict,
 )
 
@@ -108,12 +103,6 @@ def test_ahead_level_and_behind() -> None:
     ]
 
 
-def test_a_part_of_the_trigger_is_not_judged() -> None:
-    found = compared(pair(BATCHES, LATEST_OFFSET, [13], [1]))
-    assert "latestOffset" in tables(found)
-    assert "latestOffset" not in verdict(found)
-
-
 @pytest.mark.parametrize(
     ("ours", "place", "said"),
     [
@@ -152,40 +141,6 @@ def test_the_source_without_kafka_stands_beside_both_and_is_not_compared() -> No
     assert bare_table(both) == ""
 
 
-def test_parts_of_the_cpu_time_stand_beside_the_source_without_kafka_alone() -> None:
-    part = CPU_PART.format("all else")
-    both = pair(FEW, part, [0.25], [0.5])
-    assert compare(both) == []
-    assert f"| {part} | 0.10 (0.10 - 0.10) | 0.25 | 0.50 |" in bare_table([*both, *series_of(FEW, BARE, [{part: 0.1}])])
-
-
-def test_json_and_back() -> None:
-    series = [*pair(FEW, ADD_BATCH, [100, 120], [300, 310], goal=3.0), *pair(MANY, ADD_BATCH, [200], [900])]
-    results = json.loads(json.dumps(to_json({"cpus": 2}, {"runs": 2}, series)))
-    assert series_from_json(results) == series
-    assert results["environment"] == {"cpus": 2}
-    assert [one["ratio"] for one in results["ratios"]] == [pytest.approx(305 / 110), 4.5]
-    assert results["series"][0] | {"values": None} == {
-        "group": "throughput",
-        "what": "1,000 x 100 B, noop sink",
-        "partitions": 4,
-        "records": 1_000,
-        "source": OURS,
-        "metric": ADD_BATCH,
-        "goal": 3.0,
-        "median": 110.0,
-        "min": 100,
-        "max": 120,
-        "p95": 120,
-        "values": None,
-    }
-
-
-def test_another_format_is_not_read() -> None:
-    with pytest.raises(ValueError, match="v is 1"):
-        series_from_json({"v": 1, "series": []})
-
-
 # --- the chart
 
 
@@ -210,12 +165,6 @@ def test_a_bar_per_ratio_and_a_tick_per_goal(tmp_path: Path) -> None:
     assert [to_hex(bar.get_facecolor()) for bar in axes.patches] == [AHEAD, BEHIND, BEHIND]
     assert [list(line.get_xdata()) for line in axes.lines if line.get_gid() == "goal"] == [[3.0, 3.0]]
     assert {"a < b & c", "2.50", "0.80", "0.50"} <= set(chart_text(figure, tmp_path / "chart.svg"))
-
-
-def test_a_bar_that_would_dwarf_the_others_is_cut_off(tmp_path: Path) -> None:
-    figure = draw(compared(pair(FEW, ADD_BATCH, [10], [500]), pair(MANY, ADD_BATCH, [10], [30])), "title")
-    assert [bar.get_width() for bar in figure.axes[0].patches] == [MOST, 3.0]
-    assert "50.00, cut off" in chart_text(figure, tmp_path / "chart.svg")
 
 
 def test_a_chart_without_matplotlib_is_refused_before_measuring(

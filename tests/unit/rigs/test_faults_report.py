@@ -11,7 +11,7 @@ from spark_groupsource.timeline.page import page_of
 from tests.faults import history as files
 from tests.faults.__main__ import main
 from tests.faults.draw.picture import timeline_of
-from tests.faults.draw.report import summary, table
+from tests.faults.draw.report import table
 from tests.faults.judge.checker import check
 from tests.unit.rigs.histories import Story, large_story, two_members
 
@@ -36,11 +36,6 @@ def test_a_lane_per_partition_with_owners_batches_and_commits() -> None:
         assert [mark for mark in timeline.marks if mark.kind is MarkKind.COMMIT and mark.lane == lane]
 
 
-def test_a_killed_owner_ends_when_the_coordinator_removes_it() -> None:
-    first, second = owners(drawn(two_members()), 0)
-    assert first.end < second.start
-
-
 def test_faults_have_a_lane_and_a_band_until_the_group_has_recovered() -> None:
     timeline = drawn(two_members())
     (fault,) = (mark for mark in timeline.marks if mark.kind is MarkKind.FAULT)
@@ -51,22 +46,10 @@ def test_faults_have_a_lane_and_a_band_until_the_group_has_recovered() -> None:
     assert band.start == fault.at < band.end
 
 
-def test_title_and_judgement() -> None:
-    timeline = drawn(two_members())
-    title = "seed 7, cooperative, Kafka 4.1.1: 199 records, 6 batches, 1 faults, 19 records repeated"
-    assert (timeline.title, timeline.subtitle) == (title, "P1-P8 hold")
-
-
 def test_a_violation_is_in_the_title() -> None:
     story = two_members()
     del story.commits[-1]
     assert drawn(story).subtitle == "VIOLATED: P4 (1)"
-
-
-def test_an_empty_history_can_be_drawn() -> None:
-    timeline = drawn(Story())
-    assert timeline.subtitle == "history in doubt"
-    assert "<html>" in page_of(timeline)
 
 
 def test_a_long_run_makes_a_small_picture() -> None:
@@ -106,31 +89,6 @@ def test_the_table_names_the_first_violations() -> None:
     history = story.history()
     text = table(history, check(history))
     assert "P1 no loss              VIOLATED (2)\n     orders-0: in no completed batch: [0, 1)" in text
-
-
-def test_a_line_per_run() -> None:
-    story = two_members()
-    story.fault("app-killed", "q2", 20.0, 24.0, takeover_s=3.0)
-    good = story.history()
-    del story.commits[-1]
-    bad = story.history()
-    text = summary([("passed", good, check(good)), ("FAILED", bad, check(bad))])
-    head, first, second, _, *kinds = text.splitlines()
-    assert head.split() == [
-        "run",
-        "seed",
-        "faults",
-        "records",
-        "lost",
-        "doubled",
-        "repeats",
-        "takeover",
-        "drain",
-        "outcome",
-    ]
-    assert first.split() == ["cooperative", "7", "2", "199", "0", "0", "19", "3.0/3.0", "s", "0.2/0.2", "s", "passed"]
-    assert second.split()[-2:] == ["FAILED", "P4"]
-    assert kinds == ["   4 app-killed"]
 
 
 def test_the_command_line(tmp_path, capsys) -> None:

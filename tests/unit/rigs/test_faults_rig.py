@@ -53,11 +53,6 @@ def test_what_the_command_line_refuses(arguments: list[str]) -> None:
     assert refused.value.code == 2
 
 
-def test_a_cluster_run_takes_three_protocols_and_its_smoke_run_one() -> None:
-    assert parse_arguments(["--cluster", "--runs", "5"]).protocol == "all"
-    assert parse_arguments(["--cluster", "--smoke"]).protocol == "cooperative"
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_gate_run_has_each_of_its_kinds_once(protocol: str) -> None:
     assert sorted(deal(1, [protocol], len(GATE_KINDS), (), GATE_KINDS)[protocol]) == sorted(GATE_KINDS)
@@ -89,14 +84,6 @@ def test_a_gate_run_is_one_mixed_fleet_with_a_pattern_and_a_short_session(seed: 
     assert (shape.place, shape.session_s, shape.flavour.pattern) == (Place.MIXED, GATE_SESSION_S, True)
     assert shape.rate == rig.GATE_RATE
     assert [shape.clustered(f"q{number + 1}") for number in range(shape.max_queries)] == [True, False, False]
-
-
-@pytest.mark.parametrize(("option", "clustered"), [("--smoke", False), ("--cluster", True)])
-def test_other_runs_have_their_queries_in_one_place_and_the_usual_session(option: str, clustered: bool) -> None:
-    given = parse_arguments([option, "--seed", "1", "--protocol", "cooperative"])
-    shape = rig.shape_of(given, 1, given.protocol, 1)
-    assert {shape.clustered("q1"), shape.clustered("q2")} == {clustered}
-    assert (shape.session_s, shape.rate) == (6.0, rig.RATE)
 
 
 def test_in_a_mixed_fleet_a_query_has_the_applications_and_the_tasks_of_its_place(tmp_path: Path) -> None:

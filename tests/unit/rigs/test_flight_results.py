@@ -17,9 +17,7 @@ from scripts.demo.flight_results import (
     check_aggregates,
     check_offsets,
     check_rows,
-    delay_table,
     merge_all,
-    rows_by_query,
 )
 
 EDGES = (0, 10)
@@ -141,14 +139,3 @@ def test_aggregates_are_compared_over_the_groups_of_both() -> None:
     check = check_aggregates({UA: delays_of(1), GroupKey("XX", "JFK", 1): delays_of(1)}, wanted, 2)
     assert not check.ok
     assert "2 wrong" in check.detail
-
-
-def test_rows_are_counted_per_query_over_its_batches() -> None:
-    a, b = "2f0c2cf6-0d5f-4a45-9f5e-d8f7b0a4c111", "2f0c2cf6-0d5f-4a45-9f5e-d8f7b0a4c222"
-    assert rows_by_query(pa.table({"batch": [f"{a}-0", f"{b}-0", f"{a}-11"]})) == {a: 2, b: 1}
-
-
-def test_the_table_shows_the_busiest_first_and_dashes_without_departures() -> None:
-    text = delay_table({Route("AA", "JFK"): delays_of(None), Route("UA", "EWR"): delays_of(5, 15)}, EDGES)
-    assert text.splitlines()[1].split() == ["UA", "EWR", "2", "0", "50.0%", "10.0", "10.0", "14.0", "15.0"]
-    assert text.splitlines()[2].split() == ["AA", "JFK", "1", "1", "-", "-", "-", "-", "-"]

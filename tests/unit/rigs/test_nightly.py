@@ -37,15 +37,3 @@ COMMAND = Part("rig", "about", (), ("scripts/faults",))
 )
 def test_a_result_has_the_last_words_of_its_output(part: Part, output: list[str], code: int, result: str) -> None:
     assert nightly.result_of(part, output, code) == result
-
-
-def test_a_part_runs_its_tests_at_its_level_or_its_command() -> None:
-    tests = nightly.command_of(Part("topics", "about", ("tests/kafka/test_a.py",)))
-    assert tests[-3:] == ["--level", "topics", "tests/kafka/test_a.py"]
-    assert nightly.command_of(Part("rig", "about", (), ("scripts/faults", "--smoke")))[2:] == ["--smoke"]
-
-
-def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        nightly.main(["tropics"])
-    assert "unknown parts tropics; known are rebalances" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,14 +11,10 @@ import pytest
 from scripts.demo.__main__ import (
     Member,
     embedded_options,
-    fresh_directory,
     owned_partitions,
-    parse_arguments,
-    short_ranges,
 )
 from scripts.demo.kafka import PartitionState, offset_table
 from scripts.demo.load_flights import read_flights, records_of, to_record
-from scripts.demo.processes import wait_until
 from spark_groupsource.spark.progress_listener import progress_line
 
 OFFSET = {"v": 1, "lineage": "2f0c2cf6-0d5f-4a45-9f5e-d8f7b0a4c111"}
@@ -38,11 +33,6 @@ def test_owned_partitions_are_read_from_the_lines_of_the_progress_listener() -> 
     assert owned_partitions(listener_line({"0": 5, "11": 7})) == {0, 11}
     assert owned_partitions(listener_line({})) == frozenset()
     assert owned_partitions("flight-delays started") is None
-
-
-@pytest.mark.parametrize(("numbers", "text"), [([], "none"), ([3], "3"), ([2, 1, 0, 5], "0-2,5"), ([1, 3, 4], "1,3-4")])
-def test_short_ranges(numbers: list[int], text: str) -> None:
-    assert short_ranges(numbers) == text
 
 
 def test_a_member_is_what_its_lines_say(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,24 +54,6 @@ def test_a_member_is_what_its_lines_say(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_embedded_broker_gets_settings_that_hand_over_quickly() -> None:
     assert embedded_options({}) == {"kafka.group.protocol": "consumer"}
     assert "kafka.session.timeout.ms" in embedded_options({"kafka.group.protocol": "classic"})
-
-
-def test_a_directory_with_files_is_refused(tmp_path: Path) -> None:
-    assert fresh_directory(tmp_path / "new").is_dir()
-    (tmp_path / "file").touch()
-    with pytest.raises(SystemExit, match="not empty"):
-        fresh_directory(tmp_path)
-
-
-def test_an_option_without_a_value_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_arguments(["--option", "kafka.group.protocol"])
-    assert "is not KEY=VALUE" in capsys.readouterr().err
-
-
-def test_a_wait_that_fails_says_what_it_waited_for() -> None:
-    with pytest.raises(TimeoutError, match="waited 0 s for the broker"):
-        wait_until(lambda: False, 0, "the broker")
 
 
 def test_lag_counts_from_the_start_when_nothing_is_committed() -> None:

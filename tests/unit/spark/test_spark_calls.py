@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from spark_groupsource.errors import PLAN_NOT_RUN, KafkaUnavailableError, OptionError
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
-from spark_groupsource.options.model import NextTrigger, ReadBounds, SourceOptions
+from spark_groupsource.options.model import NextTrigger, ReadBounds
 from spark_groupsource.spark import source
 from spark_groupsource.spark.row_handover import HandsOverRows
 from spark_groupsource.spark.spark_calls import BatchTrail, CallsWithoutStart, CallsWithStart, PlanningCalls
@@ -65,20 +65,6 @@ def test_a_first_batch_without_records_is_a_batch() -> None:
     assert planned(found, INITIAL) == INITIAL
     found.runs(INITIAL)
     assert planned(found, A) == INITIAL
-
-
-def test_a_restart_after_a_completed_batch_goes_on_at_the_newest_logged_end() -> None:
-    found = trail()
-    found.runs(B)
-    assert planned(found, C) == B
-
-
-def test_a_restart_runs_the_open_batch_again() -> None:
-    """Spark calls `partitions(B, B)` for the newest logged end, and then `partitions(A, B)`."""
-    found = trail()
-    found.runs(B)
-    found.runs(B)
-    assert planned(found, C) == B
 
 
 def test_a_batch_whose_tasks_are_planned_twice_is_one() -> None:
@@ -251,13 +237,6 @@ def test_nothing_is_reported_without_need(case: str, caplog: pytest.LogCaptureFi
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_a_plan_that_never_ran_is_refused_by_the_reader() -> None:
-    reader = old_reader(Session())
-    reader.latestOffset()
-    with pytest.raises(OptionError, match="PLAN_NOT_RUN"):
-        reader.latestOffset()
-
-
 def test_the_commit_log_shows_a_batch_that_spark_ran_without_the_source(tmp_path: Path) -> None:
     reader = old_reader(Session(), checkpointLocation=str(tmp_path))
     end = reader.latestOffset()
@@ -284,7 +263,3 @@ def test_the_signature_is_what_pyspark_asks_for() -> None:
     assert issubclass(source.GroupKafkaStreamReader, PlanningCalls)
     assert len(inspect.signature(new.latestOffset).parameters) == (2 if PlanningCalls is CallsWithStart else 0)
     assert type(pickle.loads(pickle.dumps(new))) is source.GroupKafkaStreamReader
-
-
-def test_options_are_those_of_the_reader() -> None:
-    assert isinstance(old_reader(Session())._options, SourceOptions)
