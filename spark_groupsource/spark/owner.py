@@ -72,9 +72,9 @@ def run_when_owner(
     `options` are those of the source: addresses, login and timeouts of the client (`kafka.*`) are used for the lock,
     too. `kafka.session.timeout.ms` is the time until others take over from a driver that was killed.
 
-    SIGTERM, SIGINT, the end of the JVM, `idle_s` and requests of others end it as in `run_until_stopped`: the queries
-    are drained, and then the lock is given up. If the lock is lost (a process that hung), the queries are stopped at
-    once, and this driver waits again. Returns how the queries ended, `QueryEnd.WAITED` if none ran at the end.
+    SIGTERM, SIGINT, `idle_s` and requests of others end it as in `run_until_stopped`: the queries are drained, and then
+    the lock is given up. If the lock is lost (a process that hung), the queries are stopped at once, and this driver
+    waits again. Returns how the queries ended, `QueryEnd.WAITED` if none ran at the end.
 
     Give the source option `onPartitionsLost=fail`: a former owner that wakes up late then ends its query, and does not
     join the queries' group again before it has noticed that it lost the lock.

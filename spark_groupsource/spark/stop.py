@@ -1,4 +1,4 @@
-"""Stop queries between two batches: at SIGTERM, at SIGINT, when the JVM ends, or when the caller decides.
+"""Stop queries between two batches: at SIGTERM, at SIGINT, or when the caller decides.
 
 `query.stop()` alone cancels the batch in flight. What that batch had written stays, its offsets are not committed, and
 the next owner of the partitions writes the same records again. The functions here ask the query's source first: it
@@ -133,8 +133,8 @@ def run_until_stopped(
 ) -> QueryEnd:
     """Wait until the queries have ended, and return how. Call it on the main thread.
 
-    SIGTERM, SIGINT and the end of the JVM (spark-submit, YARN, Kubernetes) drain and stop all of them, as `drain` does.
-    A second SIGINT stops them at once. They are also stopped when none has had a batch for `idle_s` seconds, when
+    SIGTERM and SIGINT, to this process or to its JVM (spark-submit, YARN, Kubernetes), drain and stop all of them, as
+    `drain` does. A second SIGINT to this process stops them at once. They are also stopped when none has had a batch for `idle_s` seconds, when
     others ask one to stop (`groupkafka stop`; not through Spark Connect), and when one has failed: its
     `StreamingQueryException` is then raised in the end, as in `drain`. With several queries the worst end is returned,
     and `checkpoint_location` is one for each, in their order.

@@ -103,15 +103,15 @@ class Bed:
         """The query's checkpoint."""
         return self.folder / "checkpoint"
 
-    def start(self, number: int) -> subprocess.Popen[bytes]:
-        """Start the application, in a process group of its own."""
+    def start(self, number: int, **variables: str) -> subprocess.Popen[bytes]:
+        """Start the application, in a process group of its own, with these environment variables."""
         text = json.dumps(self.settings)
         command = [sys.executable, str(_SCRIPT), text]
         if self.mode == "cluster":
             # Its first process is a JVM, and a manager's signal comes to it alone.
             command = [str(_SUBMIT), "--master", self.settings["conf"]["spark.master"], "--driver-memory", "600m",
                        str(_SCRIPT), text]  # fmt: skip
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | variables
         with self.out(number).open("wb") as out, self.log_of(number).open("wb") as log:
             return subprocess.Popen(command, stdout=out, stderr=log, env=environment, start_new_session=True)
 
@@ -241,3 +241,56 @@ def test_sigterm_at_a_random_moment_repeats_and_loses_nothing(
     print(f"{mode} {sink}: {_ROUNDS} stops, handover median {sorted(bed.took_s)[_ROUNDS // 2]:.2f} s,"
           f" longest {max(bed.took_s):.2f} s")  # fmt: skip
     assert max(bed.took_s) < 5.0, bed.took_s
+
+
+# It ends a second after the signal, when a JVM that obeys it has begun to shut down.
+_CHMOD = """#!/bin/sh
+trap 'sleep 1; exit 143' TERM
+case "$*" in
+  *{rows}*/attempt_*) if [ -e {hold} ]; then touch {hold}.reached; sleep 300; fi ;;
+esac
+exec /bin/chmod "$@"
+"""
+
+
+def test_sigterm_that_fails_a_task_ends_the_query(
+    client: Independent, options: dict[str, str], topic: str, group: str, tmp_path: Path
+) -> None:
+    """1. A task of local mode runs Hadoop's `chmod`. 2. SIGTERM to the process group ends that, so the task fails.
+    3. The program ends at once, with the batch in flight cancelled, and its next run repeats the batch.
+
+    A JVM that shuts down would report no failed task, and the batch would never end.
+    """
+    client.create_topic(topic, _PARTITIONS)
+    client.produce(topic, (f"v{n}" for n in range(_RECORDS)), _PARTITIONS)
+    settings = {
+        "conf": _LOCAL, "options": options, "out": str(tmp_path), "checkpoint": str(tmp_path / "checkpoint"),
+        "sink": "foreachBatch", "batch_s": 0.0,
+    }  # fmt: skip
+    bed, hold = Bed("local", "foreachBatch", tmp_path, settings), tmp_path / "hold"
+    tool = tmp_path / "bin" / "chmod"
+    tool.parent.mkdir()
+    tool.write_text(_CHMOD.format(rows=tmp_path / "rows", hold=hold))
+    tool.chmod(0o755)
+    path = f"{tool.parent}{os.pathsep}{os.environ['PATH']}"
+
+    def evidence() -> str:
+        return bed.log_of(0).read_text(errors="replace")[-6000:]
+
+    process = bed.start(0, PATH=path)
+    try:
+        wait_for("a batch", lambda: newest_commit(bed.checkpoint) == 0, 180, evidence)
+        wait_for("its commit", lambda: client.lag(group, topic) == 0, 60, evidence)
+        before = client.committed(group)
+        hold.touch()
+        client.produce(topic, (f"w{n}" for n in range(_RECORDS)), _PARTITIONS)
+        wait_for("a task to run the command", hold.with_name("hold.reached").exists, 60, evidence)
+        os.killpg(process.pid, signal.SIGTERM)
+        wait_for("the program's end", lambda: process.poll() is not None, 60, evidence)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert bed.out(0).read_text().splitlines()[-1:] == ["CANCELLED"], evidence()
+    assert hits_a_command_of_hadoop(bed.log_of(0))
+    assert client.committed(group) == before
