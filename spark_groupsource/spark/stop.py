@@ -134,10 +134,10 @@ def run_until_stopped(
     """Wait until the queries have ended, and return how. Call it on the main thread.
 
     SIGTERM and SIGINT, to this process or to its JVM (spark-submit, YARN, Kubernetes), drain and stop all of them, as
-    `drain` does. A second SIGINT to this process stops them at once. They are also stopped when none has had a batch for `idle_s` seconds, when
-    others ask one to stop (`groupkafka stop`; not through Spark Connect), and when one has failed: its
-    `StreamingQueryException` is then raised in the end, as in `drain`. With several queries the worst end is returned,
-    and `checkpoint_location` is one for each, in their order.
+    `drain` does. A second SIGINT to this process stops them at once. They are also stopped when none has had a batch
+    for `idle_s` seconds, when others ask one to stop (`groupkafka stop`; not through Spark Connect), and when one has
+    failed: its `StreamingQueryException` is then raised in the end, as in `drain`. With several queries the worst end
+    is returned, and `checkpoint_location` is one for each, in their order.
 
     A line on stderr says how each query ended. It goes to this module's logger instead if the program has configured
     logging.
