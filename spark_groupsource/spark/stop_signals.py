@@ -54,7 +54,8 @@ def on_end_signals(timeout_s: float) -> Iterator[EndRequest]:
         JvmSignals.waiting.append(requested)
         yield requested
     finally:
-        if requested in JvmSignals.waiting:
+        # One that was stopped stays: the JVM's own signal may come late, and the program still needs its JVM.
+        if requested in JvmSignals.waiting and not requested.stop:
             JvmSignals.waiting.remove(requested)
         for number, handler in before.items():
             # None: it was not installed from Python, and cannot be installed again.
@@ -75,7 +76,7 @@ class JvmSignals:
     """
 
     _one: JvmSignals | None = None
-    # What waits now: several threads may wait, each for queries of its own.
+    # What waits, or was stopped: several threads may wait, each for queries of its own.
     waiting: ClassVar[list[EndRequest]] = []
 
     def __init__(self) -> None:
@@ -103,12 +104,12 @@ class JvmSignals:
     def handle(self, taken: Any) -> None:
         """Request the stop. The JVM calls this at a signal: a sun.misc.SignalHandler."""
         first, self._taken = not self._taken, str(taken.getName())
-        if not self.waiting:
-            self.release()
-        elif first:
+        if first and self.waiting:
             end = threading.Timer(self._hold_s, self.release)
             end.daemon = True
             end.start()
+        elif first:
+            self.release()
         for requested in tuple(self.waiting):
             requested.stop = True
 

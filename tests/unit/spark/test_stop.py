@@ -550,6 +550,7 @@ def jvm(monkeypatch: pytest.MonkeyPatch) -> FakeJvm:
     monkeypatch.setattr(signals.SparkContext, "_jvm", one)
     monkeypatch.setattr(signals, "ensure_callback_server_started", lambda _gateway: None)
     monkeypatch.setattr(signals.JvmSignals, "_one", None)
+    monkeypatch.setattr(signals.JvmSignals, "waiting", [])
     monkeypatch.setattr(signals.atexit, "register", lambda _function: None)
     return one
 
@@ -571,9 +572,9 @@ def test_a_signal_to_the_jvm_stops_the_queries_of_all_threads(tmp_path: Path, lo
             thread.start()
         wait_until(lambda: len(signals.JvmSignals.waiting) == 2)
         jvm.take(jvm.Signal("TERM"))
-        jvm.take(jvm.Signal("TERM"))
         for thread in threads:
             thread.join(60)
+        jvm.take(jvm.Signal("TERM"))
     assert ends == [QueryEnd.DRAINED] * 2
     one = signals.JvmSignals._one
     assert one is not None
@@ -581,6 +582,20 @@ def test_a_signal_to_the_jvm_stops_the_queries_of_all_threads(tmp_path: Path, lo
     one.release()
     one.release()
     assert jvm.ended_by == ["TERM"]
+
+
+def test_a_signal_that_comes_to_the_jvm_late_ends_it_after_the_program(
+    location: str, jvm: FakeJvm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. SIGTERM comes to all processes. 2. The queries are drained before the JVM has said so. 3. The program goes on
+    to its end, with Spark's calls."""
+    member = Leaving()
+    member.ended.set()
+    with reader(location, member):
+        soon(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert run_until_stopped(FakeQuery(), checkpoint_location=location) is QueryEnd.DRAINED  # type: ignore[arg-type]
+    jvm.take(jvm.Signal("TERM"))
+    assert jvm.ended_by == []
 
 
 def test_a_signal_that_no_query_waits_for_ends_the_jvm(jvm: FakeJvm) -> None:
