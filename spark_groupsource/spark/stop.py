@@ -48,8 +48,12 @@ _CLOSE_S = 5.0
 _LOCAL_LOOK_S, _STORE_LOOK_S = 0.5, 2.0
 # Seconds that the end waits for Spark's listeners, so that the last lines of a program are not lost.
 _LISTENERS_S = 3.0
-# How Spark reports that a signal to the process group has ended a command of Hadoop (chmod, with a local checkpoint).
-_COMMAND_ENDED = re.compile(r"ExitCodeException exitCode=(130|143)\b|spawn helper: pid: \d+, signal: (2|15)\b")
+# How Spark reports that a signal to all processes has ended a command of Hadoop (chmod, with a local checkpoint), or a
+# Python worker.
+_PROCESS_ENDED = re.compile(
+    r"ExitCodeException exitCode=(130|143)\b|spawn helper: pid: \d+, signal: (2|15)\b"
+    r"|Python worker exited unexpectedly"
+)
 # In the offsets of this source, and of no other one, in Spark's progress.
 _OWN_OFFSET = '"lineage"'
 
@@ -284,13 +288,14 @@ class _Target:
 
         Guards against:
         1. Ctrl-C in the terminal of spark-submit, or SIGTERM to all processes, while Spark writes a local checkpoint.
-        2. The signal also ends a command of Hadoop (chmod). Spark fails the query, whose batch runs again later.
+        2. The signal also ends a command of Hadoop (chmod), or a Python worker. Spark fails the query, whose batch runs
+           again later.
         3. The program ends with a hundred lines about chmod.
         """
-        if self.failure is not None and _COMMAND_ENDED.search(str(self.failure)):
-            LOG.info("the signal has ended a command of Hadoop", exc_info=self.failure)
+        if self.failure is not None and _PROCESS_ENDED.search(str(self.failure)):
+            LOG.info("the signal has ended a process of Spark's", exc_info=self.failure)
             self.failure, self.end = None, QueryEnd.CANCELLED
-            self.remark = "the signal also ended a command of Hadoop, so the batch in flight is repeated"
+            self.remark = "the signal also ended a process of Spark's, so the batch in flight is repeated"
 
     def _known(self) -> list[Answer | None]:
         """Return the answers of all runs that are not runs of the past."""

@@ -19,8 +19,8 @@ from pyspark.java_gateway import ensure_callback_server_started
 LOG = logging.getLogger(__name__)
 
 # Signals at which a JVM ends, by Java's names.
-_NAMES = ("TERM", "INT")
-# Seconds that the JVM is held at most, beyond the time that the queries have. A timer takes no infinite time.
+_NAMES = ("TERM", "INT", "HUP")
+# Seconds that the JVM is held, at most, beyond the time that the queries have. A timer takes no infinite time.
 _MARGIN_S, _LONGEST_HOLD_S = 10.0, 86_400.0
 
 
@@ -54,8 +54,7 @@ def on_end_signals(timeout_s: float) -> Iterator[EndRequest]:
         JvmSignals.waiting.append(requested)
         yield requested
     finally:
-        # One that was stopped stays: the JVM's own signal may come late, and the program still needs its JVM.
-        if requested in JvmSignals.waiting and not requested.stop:
+        if requested in JvmSignals.waiting:
             JvmSignals.waiting.remove(requested)
         for number, handler in before.items():
             # None: it was not installed from Python, and cannot be installed again.
@@ -76,7 +75,7 @@ class JvmSignals:
     """
 
     _one: JvmSignals | None = None
-    # What waits, or was stopped: several threads may wait, each for queries of its own.
+    # What waits now: several threads may wait, each for queries of its own.
     waiting: ClassVar[list[EndRequest]] = []
 
     def __init__(self) -> None:
@@ -104,12 +103,11 @@ class JvmSignals:
     def handle(self, taken: Any) -> None:
         """Request the stop. The JVM calls this at a signal: a sun.misc.SignalHandler."""
         first, self._taken = not self._taken, str(taken.getName())
-        if first and self.waiting:
-            end = threading.Timer(self._hold_s, self.release)
+        if first:
+            # If nothing waits, the queries may have been drained already, and the program ends with Spark's calls.
+            end = threading.Timer(self._hold_s if self.waiting else _MARGIN_S, self.release)
             end.daemon = True
             end.start()
-        elif first:
-            self.release()
         for requested in tuple(self.waiting):
             requested.stop = True
 

@@ -8,8 +8,8 @@ query with `query.stop()`. Settings:
   path `table` (see table_sinks.py), and `<out>/written-<batch>` says that a batch is in it;
 - `gate`: a path; while no file is there, a batch does not end. `<gate>.reached` says that one is held;
 - `distinct`: the query has state: it writes each value once (`dropDuplicates`);
-- `graceful`: SIGTERM lets the batch in flight end before the query is stopped, and the JVM ignores it, as one with a
-  shutdown hook that waits.
+- `graceful`: SIGTERM lets the batch in flight end before the query is stopped, and the JVM ignores it, as in
+  `run_until_stopped`.
 """
 
 from __future__ import annotations

@@ -414,8 +414,17 @@ def test_a_request_to_a_run_of_the_past_does_not_count(change: dict[str, Any], l
     assert not files.is_any_requested(10)
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "java.io.IOException: Cannot run program: Failed to exec spawn helper: pid: 2145, signal: 2",
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+    ],
+)
 @pytest.mark.parametrize("signalled", [True, False])
-def test_a_command_of_hadoop_that_the_signal_has_ended_is_a_cancelled_batch(signalled: bool, location: str) -> None:
+def test_a_process_of_spark_that_the_signal_has_ended_is_a_cancelled_batch(
+    signalled: bool, failure: str, location: str
+) -> None:
     """Ctrl-C in the terminal of spark-submit, with a local checkpoint."""
     query, member = FakeQuery(), Leaving()
 
@@ -423,14 +432,14 @@ def test_a_command_of_hadoop_that_the_signal_has_ended_is_a_cancelled_batch(sign
         if signalled:
             os.kill(os.getpid(), signal.SIGINT)
             assert member.asked.wait(30)
-        query.fail("java.io.IOException: Cannot run program: Failed to exec spawn helper: pid: 2145, signal: 2")
+        query.fail(failure)
 
     with reader(location, member):
         soon(interrupt)
         if signalled:
             assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
         else:
-            with pytest.raises(StreamingQueryException, match="spawn helper"):
+            with pytest.raises(StreamingQueryException, match="spawn helper|exited unexpectedly"):
                 run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
 
 
@@ -513,7 +522,7 @@ class FakeJvm:
 
     def __init__(self) -> None:
         self.sun = self.misc = self
-        self.handlers: dict[str, Any] = {"TERM": "its own", "INT": "its own"}
+        self.handlers: dict[str, Any] = dict.fromkeys(("TERM", "INT", "HUP"), "its own")
         self.ended_by: list[str] = []
         setattr(self.Signal, "raise", self.take)
 
@@ -598,10 +607,11 @@ def test_a_signal_that_comes_to_the_jvm_late_ends_it_after_the_program(
     assert jvm.ended_by == []
 
 
-def test_a_signal_that_no_query_waits_for_ends_the_jvm(jvm: FakeJvm) -> None:
+def test_a_signal_that_no_query_waits_for_ends_the_jvm(jvm: FakeJvm, monkeypatch: pytest.MonkeyPatch) -> None:
     signals.JvmSignals.install(60.0)
+    monkeypatch.setattr(signals, "_MARGIN_S", 0.05)
     jvm.take(jvm.Signal("INT"))
-    assert jvm.ended_by == ["INT"]
+    wait_until(lambda: jvm.ended_by == ["INT"])
     assert set(jvm.handlers.values()) == {"its own"}
 
 
