@@ -439,7 +439,7 @@ def test_a_process_of_spark_that_the_signal_has_ended_is_a_cancelled_batch(
         if signalled:
             assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
         else:
-            with pytest.raises(StreamingQueryException, match="spawn helper|exited unexpectedly"):
+            with pytest.raises(StreamingQueryException, match=r"spawn helper|exited unexpectedly"):
                 run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
 
 
