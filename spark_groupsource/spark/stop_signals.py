@@ -50,12 +50,11 @@ def on_end_signals(timeout_s: float) -> Iterator[EndRequest]:
         LOG.warning("signals do not stop the queries: it was not called on the main thread")
     before = {number: signal.signal(number, requested.on_signal) for number in numbers}
     try:
-        JvmSignals.install(timeout_s)
         JvmSignals.waiting.append(requested)
+        JvmSignals.install(timeout_s)
         yield requested
     finally:
-        if requested in JvmSignals.waiting:
-            JvmSignals.waiting.remove(requested)
+        JvmSignals.ended(requested)
         for number, handler in before.items():
             # None: it was not installed from Python, and cannot be installed again.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -100,6 +99,16 @@ class JvmSignals:
             cls._one = cls()
         cls._one._hold_s = max(cls._one._hold_s, min(timeout_s, _LONGEST_HOLD_S) + _MARGIN_S)
 
+    @classmethod
+    def ended(cls, requested: EndRequest) -> None:
+        """Wait for a signal no longer. The handlers stay if one has come: the program is about to end."""
+        if requested in cls.waiting:
+            cls.waiting.remove(requested)
+        if cls._one is not None and not cls.waiting and not requested.stop:
+            # Others may use the JVM longer than this process, which could not answer it then.
+            one, cls._one = cls._one, None
+            one.release()
+
     def handle(self, taken: Any) -> None:
         """Request the stop. The JVM calls this at a signal: a sun.misc.SignalHandler."""
         first, self._taken = not self._taken, str(taken.getName())
@@ -112,11 +121,11 @@ class JvmSignals:
             requested.stop = True
 
     def release(self) -> None:
-        """Give the JVM its handlers back, and a signal that it should have had. At the end of this process; idempotent.
+        """Give the JVM its handlers back, and the signal that it should have had. Idempotent.
 
-        Without that, a JVM that lives on would call a process that has ended, and the exit code of spark-submit would
-        not be that of the signal.
+        Without the signal, the exit code of spark-submit would be that of the program.
         """
+        atexit.unregister(self.release)
         former, self._former = self._former, {}
         # The JVM may have ended.
         with contextlib.suppress(Py4JError, OSError):

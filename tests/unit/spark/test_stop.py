@@ -607,6 +607,14 @@ def test_a_signal_that_comes_to_the_jvm_late_ends_it_after_the_program(
     assert jvm.ended_by == []
 
 
+def test_the_jvm_has_its_handlers_back_after_a_query_that_ended_by_itself(location: str, jvm: FakeJvm) -> None:
+    query = FakeQuery()
+    soon(query.stop)
+    assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.FINISHED  # type: ignore[arg-type]
+    assert set(jvm.handlers.values()) == {"its own"}
+    assert signals.JvmSignals._one is None
+
+
 def test_a_signal_that_no_query_waits_for_ends_the_jvm(jvm: FakeJvm, monkeypatch: pytest.MonkeyPatch) -> None:
     signals.JvmSignals.install(60.0)
     monkeypatch.setattr(signals, "_MARGIN_S", 0.05)
