@@ -54,10 +54,10 @@ def on_end_signals(timeout_s: float) -> Iterator[EndRequest]:
         JvmSignals.install(timeout_s)
         yield requested
     finally:
-        JvmSignals.ended(requested)
         for number, handler in before.items():
             # None: it was not installed from Python, and cannot be installed again.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        JvmSignals.ended(requested)
 
 
 class JvmSignals:
