@@ -102,8 +102,7 @@ class JvmSignals:
     @classmethod
     def ended(cls, requested: EndRequest) -> None:
         """Wait for a signal no longer. The handlers stay if one has come: the program is about to end."""
-        if requested in cls.waiting:
-            cls.waiting.remove(requested)
+        cls.waiting.remove(requested)
         if cls._one is not None and not cls.waiting and not requested.stop:
             # Others may use the JVM longer than this process, which could not answer it then.
             one, cls._one = cls._one, None

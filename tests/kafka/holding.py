@@ -138,3 +138,12 @@ def released(*holders: Held | Gate) -> Iterator[None]:
     finally:
         for holder in holders:
             holder.release()
+
+
+@contextmanager
+def held_before_plan(query: str, evidence: Callable[[], str] = str) -> Iterator[None]:
+    """Hold a query before it plans: what is produced meanwhile is all in its next batch, on any machine."""
+    held = Held(query, "before-complete")
+    with released(held):
+        held.wait_reached(evidence)
+        yield

@@ -14,7 +14,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery
 from .harness import CLIENTS, Independent, wait_for
-from .holding import Events, Gate, Held, OffsetWatch, released, tails
+from .holding import Events, Gate, OffsetWatch, held_before_plan, released, tails
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -245,13 +245,10 @@ def test_p6_m08_a_drain_beyond_the_session_timeout_is_clean(member: str, team: G
     team.options["kafka.session.timeout.ms"] = "6000"
     team.start("first", batch=gate, **CLIENTS[member])
     team.wait_shares({"first": 8})
-    held = Held("first", "before-complete")
-    with released(gate, held), OffsetWatch(team.client, team.name) as watch:
-        # Not between two partitions of what is produced: the batch has all of them.
-        held.wait_reached(team.evidence)
-        gate.armed = True
-        team.produce()
-        held.release()
+    with released(gate), OffsetWatch(team.client, team.name) as watch:
+        with held_before_plan("first", team.evidence):
+            gate.armed = True
+            team.produce()
         gate.wait_reached(team.evidence)
         team.start("second", **CLIENTS[member])
         team.events["first"].wait_for("revoking")

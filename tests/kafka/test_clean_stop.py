@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,10 @@ class Bed:
         """Return the file of the process's log."""
         return self.folder / f"log-{number}"
 
+    def log_end(self, number: int) -> str:
+        """Return the end of the process's log, as evidence."""
+        return self.log_of(number).read_text(errors="replace")[-6000:]
+
     def in_flight(self) -> bool:
         """Return whether Spark has planned a batch that is not complete."""
         planned = max((int(entry.name) for entry in (self.checkpoint / "offsets").glob("[0-9]*")), default=-1)
@@ -165,9 +170,7 @@ def stop_once(bed: Bed, number: int, options: dict[str, str], chance: random.Ran
     """Start the application, send SIGTERM at a random moment, and return its output; the bed gets the handover time."""
     (bed.folder / "started").unlink(missing_ok=True)
     before = newest_commit(bed.checkpoint)
-
-    def evidence() -> str:
-        return bed.log_of(number).read_text(errors="replace")[-6000:]
+    evidence = partial(bed.log_end, number)
 
     with Observer(options) as observer:
         process = bed.start(number)
@@ -228,7 +231,7 @@ def test_sigterm_at_a_random_moment_repeats_and_loses_nothing(
             hit += 1
             assert hit <= _MOST_HIT, "the signal ends commands of Hadoop again and again"
             continue
-        evidence = f"round {number}: {said}\n{bed.log_of(number).read_text(errors='replace')[-6000:]}"
+        evidence = f"round {number}: {said}\n{bed.log_end(number)}"
         assert said.splitlines()[-1:] == ["DRAINED"], evidence
         written, committed = bed.written(), client.committed(group)
         assert {record: times for record, times in written.items() if times > 1} == {}, evidence
@@ -274,9 +277,7 @@ def test_sigterm_that_fails_a_task_ends_the_query(
     tool.chmod(0o755)
     path = f"{tool.parent}{os.pathsep}{os.environ['PATH']}"
 
-    def evidence() -> str:
-        return bed.log_of(0).read_text(errors="replace")[-6000:]
-
+    evidence = partial(bed.log_end, 0)
     process = bed.start(0, PATH=path)
     try:
         wait_for("a batch", lambda: newest_commit(bed.checkpoint) == 0, 180, evidence)

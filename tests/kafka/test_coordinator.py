@@ -34,7 +34,7 @@ from tests.realkafka.wire import Request
 
 from .application import Application, AppQuery
 from .harness import Independent, Record, wait_for
-from .holding import Events, Gate, Held, OffsetWatch, released
+from .holding import Events, Gate, OffsetWatch, held_before_plan, released
 from .test_takeover import PROTOCOLS, with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -108,9 +108,7 @@ class Group:
     def hold_batch(self, gate: Gate) -> None:
         """Produce what the first query's next batch has, and wait until the gate holds it."""
         wait_for("lag 0", lambda: self.client.lag(self.name, self.topic) == 0, WAIT_S, self.evidence)
-        held = Held("first", "before-complete")
-        with released(held):
-            held.wait_reached(self.evidence)
+        with held_before_plan("first", self.evidence):
             gate.armed = True
             self.client.produce(self.topic, (str(n) for n in range(40)), PARTITIONS)
         gate.wait_reached(self.evidence)

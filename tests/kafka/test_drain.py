@@ -17,7 +17,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery, BatchHook
 from .harness import Independent, wait_for
-from .holding import Events, Gate, Held, OffsetWatch, released, tails
+from .holding import Events, Gate, Held, OffsetWatch, held_before_plan, released, tails
 from .test_takeover import PROTOCOLS, with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -74,9 +74,7 @@ class Scene:
 
     def produce_one_batch(self, name: str) -> None:
         """Add records while a query is held before it plans: they are all in its next batch, on any machine."""
-        held = Held(name, "before-complete")
-        with released(held):
-            held.wait_reached(self.evidence)
+        with held_before_plan(name, self.evidence):
             self.produce()
 
     def evidence(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from spark_groupsource.cli.main import main
@@ -69,15 +69,6 @@ class Scene:
     def command(self, *words: str) -> int:
         servers = ["--bootstrap-servers", self.client.bootstrap_servers, "--group", self.group]
         return main([words[0], *servers, *words[1:]])
-
-    def shares(self) -> list[int]:
-        """Return how many partitions each member has; nothing while the coordinator still loads the group."""
-        try:
-            return sorted(map(len, self.client.members(self.group)))
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
-                raise
-            return []
 
     def wait_empty(self) -> None:
         wait_for("an empty group", lambda: self.client.member_count(self.group) == 0, 60)
