@@ -369,8 +369,6 @@ class FakeClient:
         self.bounds: dict[TopicPartition, tuple[int, int] | KafkaException] = {}
         self.assigned: list[list[tuple[TopicPartition, int]]] = []
         self.unassigned: list[list[TopicPartition]] = []
-        self.paused: list[list[TopicPartition]] = []
-        self.resumed: list[list[TopicPartition]] = []
         self.asked: list[int] = []
         self.passed: dict[tuple[str, int], int] = {}
         self._current: list[FakeMessage] = []
@@ -396,12 +394,6 @@ class FakeClient:
     def incremental_assign(self, partitions: list[ClientPartition]) -> None:
         self._current = []
         self.assigned.append([(TopicPartition(p.topic, p.partition), p.offset) for p in partitions])
-
-    def pause(self, partitions: list[ClientPartition]) -> None:
-        self.paused.append([TopicPartition(p.topic, p.partition) for p in partitions])
-
-    def resume(self, partitions: list[ClientPartition]) -> None:
-        self.resumed.append([TopicPartition(p.topic, p.partition) for p in partitions])
 
     def consume(self, count: int, timeout_s: float) -> list[FakeMessage]:
         if timeout_s < 0.01 and self.asked:

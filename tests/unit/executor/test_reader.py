@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -137,8 +137,8 @@ def test_ranges_that_miss_nothing_and_do_not_end_fail_at_the_deadline() -> None:
     bed = Bed(records(0, 10), kafkaConsumer__pollTimeoutMs="5000")
 
     class Stuck(RangeConsumer):
-        def has_all_rows(self, item: OffsetRange) -> bool:
-            return True
+        def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+            return []
 
     made = bed.pool.borrow(bed.options, [R0], {"orders": TOPIC_ID})
     made.__class__ = Stuck
