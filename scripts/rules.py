@@ -32,10 +32,11 @@ WIDTH = 120
 _ENTRY = re.compile(r'^<a id="(r\d+)"></a>\*\*(R\d+): (.+?)\.\*\*\s', re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"# (R\d+(?:, R\d+)*): ")
 _SEQUENCE = re.compile(r"( *(?:# )?)Guards against \(rule (R\d+)(?:, ([^)]+))?\):$")
-# Ids that may be missing. 10, 16, 23, 37, 62, 70, 102, 107, 108, 112 and 113 have become a part of another rule. The
-# others were never used (work that went on at the same time took its ids from different tens), or, from 51 to 55, were
-# of conflicts that a checkpoint could win.
-_MAY_BE_MISSING = (10, 16, 23, 37, *range(51, 56), 62, 70, *range(94, 101), 102, *range(107, 114))
+# Ids that may be missing: those that have become a part of another rule; those that were never used, because work that
+# went on at the same time took its ids from different tens; and 51 to 55, of conflicts that a checkpoint could win.
+_MERGED = (5, 8, 10, 16, 23, 37, 62, 70, 102, 106, 107, 108, 112, 113)
+_NEVER_USED = (*range(94, 101), 109, 110)
+_MAY_BE_MISSING = (*_MERGED, *_NEVER_USED, *range(51, 56))
 # Ends what is written by hand in a rule's paragraph.
 _BREAK = "<br>"
 _INDEX_TOP = f"""# Where each rule is decided

@@ -360,7 +360,7 @@ class Member:
         2. The partition moves to another member, which commits 50. Then it comes back.
         3. 0 is committed over 50: the coordinator checks the generation, not the owner of the partition.
         """
-        # R106: the owner of such a partition may have stored its start meanwhile
+        # R105: the owner of such a partition may have stored its start meanwhile
         if self._clock.boottime_s() > until_s:
             return False
         # R2: ownership has changed since the positions were looked up

@@ -144,6 +144,11 @@ def basis_without_offset(
     1. With `startingOffsets=latest`, a partition is added, or a new topic matches the pattern.
     2. Producers write 100 records before the query notices the partition.
     3. By `latest` it would start after these records.
+
+    Guards against (rule R4, retention):
+    1. The query is down. A partition is added and filled. Retention removes its first records, which belonged to the
+       group.
+    2. The query starts. If the partition started where its log begins, nobody would report that loss.
     """
     # R6: the topic id did not exist when the query started
     if memory.appeared:
@@ -153,7 +158,7 @@ def basis_without_offset(
     # Partitions that were added later carry a larger count: the smallest is the initial one.
     # R4: the smallest pinned count is the initial one
     if of_topic and partition.partition >= min(pin.partition_count for pin in of_topic):
-        # R5: 0, not the log's beginning
+        # R4: 0, not the log's beginning
         return Basis.FIRST_OFFSET
     # The same holds for topics: a later pin also names topics that were created with it, so only the first pins count.
     # Guards against two ways to skip records, with "latest":
@@ -180,13 +185,13 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
     read has lost them. Later pins are at the checkpoint's end and do not name their own topic. Neither does the pin of
     a recreated topic, but that one is at 0.
 
-    Guards against (rule R8):
+    Guards against (rule R4, forgotten offsets):
     1. With `startingOffsets=latest`, a group is empty for longer than `offsets.retention.minutes`: its offsets are
        deleted.
     2. Meanwhile a partition is added, or another query of the group had read a partition to 500.
     3. `latest` would pin that partition at its end, and skip the unread records.
     """
-    # R8: no pin of a topic that the checkpoint has read
+    # R4: no pin of a topic that the checkpoint has read
     if not of_topic:
         return same_topic(memory.topic_id, topic_id)
     return any(pin.offset > 0 and pin.leaves_out(topic, topic_id) for pin in of_topic)
@@ -274,7 +279,7 @@ def initial_topics(
        it.
     3. If the pin of `refunds` named `returns`, then `returns` would count as initial and start at its end.
     """
-    # R8: what is pinned from now on names no topic
+    # R7: the first pins are forgotten, so later ones name no topic
     if has_read and not pins:
         return {}
     # Thousands of pins have few texts.

@@ -59,8 +59,8 @@ def test_r7_a_new_pin_names_only_topics_that_all_other_pins_name(deleted_s: floa
         assert sorted(script.rows("q1", topic) + script.rows("q2", topic)) == list(range(10))
 
 
-@pytest.mark.rule("R8")
-def test_r8_a_group_that_has_forgotten_its_offsets_starts_at_the_beginning() -> None:
+@pytest.mark.rule("R4")
+def test_r4_a_group_that_has_forgotten_its_offsets_starts_at_the_beginning() -> None:
     """1. Two queries read. 2. Both stop, the group's offsets expire, records come. 3. One starts first."""
     script = _script(starting="latest")
     script.on(2.0, script.starts("q2"))
@@ -310,8 +310,8 @@ def test_r1_nothing_is_planned_before_the_group_holds_the_start_position() -> No
     assert [entry.planned_at for entry in q1.checkpoint.entries.values() if entry.planned_at < first] == []
 
 
-@pytest.mark.rule("R5")
-def test_r5_an_added_partition_starts_at_offset_0() -> None:
+@pytest.mark.rule("R4")
+def test_r4_an_added_partition_starts_at_offset_0() -> None:
     """1. The query is down; a partition is added and filled. 2. Its first records are removed. 3. It starts."""
     script = _script(queries=1)
     script.on(1.0, script.writes(10))

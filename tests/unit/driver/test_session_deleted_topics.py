@@ -182,7 +182,7 @@ def test_topics_that_are_deleted_one_after_the_other_in_one_trigger() -> None:
     assert ranges(bed.next_batch(end)) == ["orders-0 [5, 6)"]
 
 
-@pytest.mark.rule("R5", "R41")
+@pytest.mark.rule("R4", "R41")
 def test_newly_assigned_partitions_that_do_not_exist_do_not_hold_up_the_others() -> None:
     """The group refuses their commits. 1. a topic comes back with fewer partitions, and a newcomer gets one that is
     gone; 2. the session is lost, the topic comes back with fewer, and the old assignment comes first.

@@ -300,7 +300,7 @@ def test_a_stop_commits_although_the_client_asks_for_nothing_back() -> None:
 # --- offsets and positions
 
 
-@pytest.mark.rule("R106")
+@pytest.mark.rule("R105")
 def test_p5_starts_that_others_may_have_stored_meanwhile_are_not_committed() -> None:
     """The member's thread was busy since the group's offsets were requested."""
     with running() as bed:

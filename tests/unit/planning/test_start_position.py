@@ -156,7 +156,7 @@ def test_offsets_of_the_new_topic_count_although_the_lineage_has_read_the_old_on
     assert decide_start(taken_over, Basis.STARTING_POSITION) == StartDecision(P0, Basis.GROUP, 7)
 
 
-@pytest.mark.rule("R5")
+@pytest.mark.rule("R4")
 def test_a_partition_that_was_made_later_starts_at_its_first_offset() -> None:
     """Also when retention has removed its first records meanwhile: these are lost."""
     decision = decide_start(takeover(None, NOBODYS, None), Basis.FIRST_OFFSET)
