@@ -353,7 +353,7 @@ class MemberMachine:
                 owned.group, owned.unknown = GroupOffset(item.offset, item.metadata), False
 
     def topic_unknown(self, partitions: Iterable[TopicPartition]) -> None:
-        """Record that the coordinator does not know these partitions: no plan waits for their commits (rule R43)."""
+        """Record that the coordinator does not know these partitions: no plan waits for their commits (rule R19)."""
         for partition in partitions:
             if partition in self._owned:
                 self._owned[partition].unknown = True
@@ -402,12 +402,12 @@ class MemberMachine:
     def is_behind(self) -> bool:
         """Whether the group does not have the completed offsets of owned partitions that the coordinator knows.
 
-        Guards against (rule R43):
+        Guards against (rule R19, an unknown partition):
         1. A topic is deleted. The group leaves its partitions with the member for a while.
         2. The commit of the last batch is refused every time.
         3. A trigger waits a second for it, and from then on no batch waits for a commit.
         """
-        # R43: that of a deleted topic is refused every time
+        # R19: the commit of a deleted topic is refused every time
         return any(self._pending(p) is not None and not owned.unknown for p, owned in self._owned.items())
 
     def pending(self, partitions: Iterable[TopicPartition] | None = None) -> tuple[CommitItem, ...]:

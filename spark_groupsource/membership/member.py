@@ -425,10 +425,10 @@ class Member:
 
     def _end_if_refused(self, result: CommitResult) -> None:
         """End the member if a commit was refused for good. Drop its partitions if the membership is lost."""
-        # R20: Spark's next call raises it
+        # R19: refused for good, so Spark's next call raises it
         if result.error is not None:
             self._keep(result.error)
-        # R19: partitions are dropped for this answer only
+        # R19: lost, the only answer for which partitions are dropped
         if result.lost and self.machine.state not in FINAL_STATES:
             self._lose(self.machine.owned_partitions())
 

@@ -74,8 +74,8 @@ def test_r4_a_group_that_has_forgotten_its_offsets_starts_at_the_beginning() -> 
         assert read >= set(range(25))
 
 
-@pytest.mark.rule("R15")
-def test_r15_newer_offsets_wait_after_a_late_answer() -> None:
+@pytest.mark.rule("R14")
+def test_r14_newer_offsets_wait_after_a_late_answer() -> None:
     """1. The connection with the commit of a batch is given up; the client sends it again. 2. The next batch ends.
     3. The coordinator reads the old connection after that."""
     script = _script(queries=1, batch_s=(0.02, 0.02))
@@ -588,8 +588,8 @@ def test_p8_a_loss_is_reported_once() -> None:
     assert lost == [[["orders", 0, 10, 15]]]
 
 
-@pytest.mark.rule("R49")
-def test_r49_a_completed_batch_moves_no_offset_that_another_program_has_set() -> None:
+@pytest.mark.rule("R12")
+def test_r12_a_completed_batch_moves_no_offset_that_another_program_has_set() -> None:
     """1. q1 is cut off in a batch, its session expires. 2. An operator moves the group. 3. q1 comes back."""
     script = _script(queries=1, topics=(("orders", 1),), on_conflict="group")
     q1 = script.app("q1")
@@ -718,8 +718,8 @@ def test_r14_a_commit_in_doubt_is_repeated_one_at_a_time() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R15")
-def test_r15_a_handover_clears_up_what_is_in_doubt_first() -> None:
+@pytest.mark.rule("R14")
+def test_r14_a_handover_clears_up_what_is_in_doubt_first() -> None:
     """1. Nobody knows whether 10 was accepted. 2. [10, 20) ends while a handover waits for it, which then has 20."""
     script = _script(batch_s=(0.02, 0.02))
     script.on(3.0, script.refuses("q1", Error.UNKNOWN_SERVER_ERROR, 20), script.writes(10))
@@ -737,8 +737,8 @@ def test_r18_a_large_commit_is_cut_into_requests() -> None:
     assert len(script.group.offsets) == 2600
 
 
-@pytest.mark.rule("R20")
-def test_r20_a_commit_that_is_denied_ends_the_query() -> None:
+@pytest.mark.rule("R19")
+def test_r19_a_commit_that_is_denied_ends_the_query() -> None:
     """1. An operator takes the right to commit away. 2. Records come."""
     script = _script(queries=1, batch_s=(0.02, 0.02), max_rows=5)
     script.on(3.0, script.refuses("q1", Error.GROUP_AUTHORIZATION_FAILED, 8), script.writes(40))
@@ -908,8 +908,8 @@ def test_p8_a_deleted_topic_is_reported_once() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R15")
-def test_r15_a_late_answer_about_an_older_offset_says_nothing_about_a_newer_one() -> None:
+@pytest.mark.rule("R14")
+def test_r14_a_late_answer_about_an_older_offset_says_nothing_about_a_newer_one() -> None:
     """1. The commit of 10 has no answer. 2. The query is asked to stop, and commits 20: no answer. 3. That of 10 fails.
     4. The client closes, and revokes."""
     script = _script("kip848", queries=1, batch_s=(0.02, 0.02))

@@ -138,9 +138,9 @@ class Watch:
         elif same_topic(stay.topic_id, metadata.topic_id):
             doubted = stay.doubt is not None and (later or stay.doubted_later) and not stay.is_lost
             if stay.doubt is not None and doubted and item.offset > stay.doubt.offset:
-                self._wrong("R15", f"{what} is sent while nobody knows what became of {stay.doubt.offset}")
+                self._wrong("R14", f"{what} is sent while nobody knows what became of {stay.doubt.offset}")
             if item.offset < (reached := max([stay.reached, *under_way])):
-                self._wrong("R15", f"{what} is sent after {reached}")
+                self._wrong("R14", f"{what} is sent after {reached}")
 
     def answered(self, result: CommitResult, *, later: bool) -> None:
         """Record the answer to a commit, as the query gets it."""

@@ -130,7 +130,7 @@ def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset() -> N
 
 @pytest.mark.parametrize("fetched", [True, False], ids=["offsets are known", "offsets come later"])
 @pytest.mark.parametrize(("choice", "position"), [("group", 40), ("fail", None)])
-@pytest.mark.rule("R49")
+@pytest.mark.rule("R12")
 def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
     choice: str, position: int | None, fetched: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
