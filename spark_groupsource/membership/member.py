@@ -644,7 +644,7 @@ class Member:
     def _group_has_all_ends(self) -> bool:
         """Return whether the group has the ends of all completed batches, so that nothing of them is repeated.
 
-        Guards against (rule R90):
+        Guards against (rule R86, an end that was not committed):
         1. A query dies inside a batch and starts again. Spark runs the batch again, and it completes while the member
            still waits for the dead one's session to end.
         2. The query is asked to stop. The member owns no partition, so nothing is committed.
@@ -652,7 +652,7 @@ class Member:
         """
         if self.machine.is_behind:
             return False
-        # R90: also those of partitions that the member does not own
+        # R86: also those of partitions that the member does not own
         wanted = self.machine.unaccepted()
         return not wanted or self.machine.has_passed(self.fetch_offsets(wanted, _LAST_ANSWER_S))
 

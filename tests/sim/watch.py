@@ -178,7 +178,7 @@ class Watch:
         waited = self.app.world.now - self._began - self._in_calls
         calm = process is not None and process.stopped_until < self._began and not process.hiccup
         if kind == "revoked" and calm and waited > _HANDOVER_S and (lost or closing):
-            self._wrong("R101", f"a revoke waits {waited:.1f} s for nothing")
+            self._wrong("R26", f"a revoke waits {waited:.1f} s for nothing")
 
     def all_lost(self, partitions: Sequence[TopicPartition]) -> bool:
         """Return whether the query knows that these partitions are lost."""
