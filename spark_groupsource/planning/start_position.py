@@ -13,7 +13,7 @@ Guards against (rule R46):
 2. Query A reads [0, 50) and commits 50 in its own name. A stops.
 3. B starts and gets the partition. The larger of 50 and 900 would skip [50, 900), which was to be read again.
 
-Guards against (rule R114):
+Guards against (rule R46, a decided conflict):
 1. The checkpoint is at 100, and an operator moves the group to 40. The query follows: it commits 40 in its own name.
 2. It dies before Spark has logged a batch of that.
 3. After the restart the group's text does not look foreign, and the larger of 100 and 40 would undo the operator's
@@ -118,7 +118,7 @@ def decide_start(takeover: Takeover, without_offset: Basis) -> StartDecision:
     if other_topic:
         # By name alone, the offset of the deleted topic would be used for the new one and skip its records.
         return StartDecision(partition, Basis.FIRST_OFFSET, None, recreated=True)
-    # R46, R114: the checkpoint's end is from before the reset
+    # R46: the checkpoint's end is from before the reset
     own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
     if group is None:
         return StartDecision(partition, without_offset if own is None else Basis.LINEAGE, own)
@@ -210,13 +210,13 @@ def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
 def was_reset(metadata: CommitMetadata | None, known: Reset | None) -> bool:
     """Return whether a partition was reset since `known`, by the group's metadata of it.
 
-    Guards against (rule R48):
+    Guards against (rule R47, a partition that was left alone):
     1. A query dies in the middle of a batch of topics A and B. Only A is reset.
     2. Spark runs the batch again, and the query reads its range of B. The commit does not arrive.
     3. Then it gets a partition of A, which carries the reset. If that voided the end of B too, the range of B would be
        read twice.
     """
-    # R48: its own text would name the reset
+    # R47: left alone, unless its own text names the reset
     return metadata is not None and newer(metadata.reset, known)
 
 
@@ -258,7 +258,7 @@ class Lineage:
 
         `group` has the group's offsets of all partitions that the checkpoint `start` has read.
         """
-        # R114: newer than all resets that a checkpoint may know
+        # R46: a decision is newer than all resets that a checkpoint may know
         reset = next_reset(group.values(), now_ms, name, self.reset)
         return Lineage(name, reset, self.void | void_ends(start, group) | frozenset(decided))
 
@@ -315,7 +315,7 @@ def must_pin(decision: StartDecision, position: int, group: GroupOffset | None) 
     """Return whether to commit the position before a batch is planned; if not, the group's own text is enough."""
     if group is None or group.offset is None or position > group.offset or decision.recreated:
         return True
-    # R114: a decision is committed, also at the group's own offset
+    # R46: a decision is committed, also at the group's own offset
     # So is an offset of another program: one without metadata is then one that was moved since.
     return decision.conflict is not None or metadata_of(group) is None
 

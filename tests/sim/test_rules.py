@@ -602,8 +602,8 @@ def test_r12_a_completed_batch_moves_no_offset_that_another_program_has_set() ->
     assert len(script.events("q1", "conflict")) == 1
 
 
-@pytest.mark.rule("R114")
-def test_r114_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
+@pytest.mark.rule("R46")
+def test_r46_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
     """1. q1 is at 20. A tool sets the group to 5. 2. q1 commits 5, and is killed before Spark has logged a batch."""
     script = _script(queries=1, topics=(("orders", 1),))
     q1 = script.app("q1")
@@ -616,8 +616,8 @@ def test_r114_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
     assert len(script.events("q1", "conflict")) == len(script.events("q1", "reset")) == 1
 
 
-@pytest.mark.rule("R114")
-def test_r114_a_decision_counts_for_others_too() -> None:
+@pytest.mark.rule("R46")
+def test_r46_a_decision_counts_for_others_too() -> None:
     """1. q1 and q2 have read orders to 20. A tool sets 5. 2. q1 follows, and dies at 11. 3. q2 goes on there."""
     script = _script(topics=(("orders", 1),))
     script.on(1.0, script.writes(10))

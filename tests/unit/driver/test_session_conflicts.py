@@ -74,7 +74,7 @@ def test_a_coordinator_that_has_lost_commits_is_no_conflict(caplog: pytest.LogCa
     assert "disagree" not in caplog.text
 
 
-@pytest.mark.rule("R114")
+@pytest.mark.rule("R46")
 def test_a_partition_that_another_program_has_moved_is_no_end_of_a_checkpoint_that_knows_newer_resets() -> None:
     """p0 and p1 were moved, and p1 is another member's, which decides that: perhaps as an older reset than p0's."""
     bed = Bed()

@@ -125,7 +125,7 @@ def test_a_decision_of_an_older_version_is_not_followed_in_silence(
         (90, MINE, 70, True),
     ],
 )
-@pytest.mark.rule("R114")
+@pytest.mark.rule("R46")
 def test_what_is_committed_of_a_start_position(
     group: int | None, writer: str | None, own: int | None, pins: bool
 ) -> None:
@@ -322,7 +322,7 @@ def was_reset(group: int | None, writer: str | None, own: int | None, *, written
     ],
 )
 @pytest.mark.rule("R46")
-@pytest.mark.rule("R114")
+@pytest.mark.rule("R46")
 def test_after_a_reset_the_group_wins_without_a_conflict(
     group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
 ) -> None:
@@ -369,7 +369,7 @@ def held(offset: int, reset: Reset | None) -> GroupOffset:
         (SourceOffset(LINEAGE), {P0: held(0, FIRST)}, set()),
     ],
 )
-@pytest.mark.rule("R48")
+@pytest.mark.rule("R47")
 def test_what_a_reset_makes_void(
     start: SourceOffset, group: dict[TopicPartition, GroupOffset], void: set[TopicPartition]
 ) -> None:
