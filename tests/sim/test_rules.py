@@ -517,8 +517,8 @@ def test_r36_a_recreated_topic_is_believed_after_three_seconds() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R38")
-def test_r38_partitions_that_leave_are_checked_for_deletion() -> None:
+@pytest.mark.rule("R91")
+def test_r91_partitions_that_leave_are_checked_for_deletion() -> None:
     """1. A topic with unread records is deleted. 2. The group takes its partitions before the next trigger."""
     script = _script("kip848", queries=1, topics=(("orders", 1), ("refunds", 1)))
     script.on(1.0, script.writes(4), script.writes(10, "refunds"))
@@ -529,8 +529,8 @@ def test_r38_partitions_that_leave_are_checked_for_deletion() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R39")
-def test_r39_a_start_checks_what_the_newest_batch_had_read() -> None:
+@pytest.mark.rule("R91")
+def test_r91_a_start_checks_what_the_newest_batch_had_read() -> None:
     """1. The query is down; its topic is recreated with fewer partitions. 2. It starts."""
     script = _script(queries=1, max_rows=4)
     script.on(1.0, script.writes(20))
@@ -554,8 +554,8 @@ def test_r67_a_proof_has_an_offset_of_each_topic() -> None:
     assert script.app("q1").checkpoint.entries
 
 
-@pytest.mark.rule("R80")
-def test_r80_a_recreated_topic_with_as_many_records_is_noticed() -> None:
+@pytest.mark.rule("R35")
+def test_r35_a_recreated_topic_with_as_many_records_is_noticed() -> None:
     """1. 20 records are read. 2. The topic is recreated, and gets 20 records."""
     script = _script("eager", queries=1, topics=(("orders", 1),))
     script.on(1.0, script.writes(20))
@@ -807,8 +807,8 @@ def test_r36_one_broker_that_lags_behind_brings_no_topic_back() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R38")
-def test_r38_what_is_lost_with_partitions_that_leave_fails_the_query() -> None:
+@pytest.mark.rule("R91")
+def test_r91_what_is_lost_with_partitions_that_leave_fails_the_query() -> None:
     """1. A topic with unread records is deleted. 2. Its partitions leave before the next trigger."""
     topics = (("orders", 1), ("refunds", 1))
     script = _script("kip848", queries=1, topics=topics, max_rows=4, fail_on_data_loss=True)
@@ -858,8 +858,8 @@ def test_r81_a_recreated_topic_is_not_read_under_the_old_assignment() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R93")
-def test_r93_a_recreated_topic_is_no_truncated_one() -> None:
+@pytest.mark.rule("R45")
+def test_r45_a_recreated_topic_is_no_truncated_one() -> None:
     """1. A topic is read to 20. 2. It is recreated, ends at 30, and its leader has a higher epoch."""
     script = _script(queries=1, topics=(("orders", 1),))
     script.on(1.0, script.writes(20))

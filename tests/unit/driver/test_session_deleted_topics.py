@@ -37,7 +37,7 @@ def take_deleted(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("subscription", [{}, {"subscribePattern": "ord.*"}], ids=["list", "pattern"])
-@pytest.mark.rule("R39")
+@pytest.mark.rule("R91")
 def test_a_topic_that_was_deleted_while_the_query_was_down(subscription: dict[str, str]) -> None:
     bed = Bed(startingOffsets="earliest", **subscription)
     del bed.cluster.topics["orders"]
