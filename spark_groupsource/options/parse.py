@@ -255,9 +255,9 @@ def _check_order(starting: Starting, ending: Starting) -> None:
 
 def _check_required(values: Mapping[str, object], reads: Reads | None) -> None:
     """Raise `OptionError` for a missing option."""
-    for spec in OPTIONS:
-        if spec.required and values[spec.name] is None:
-            raise OptionError(errors.OPTION_MISSING, option=spec.name, meaning=spec.doc)
+    servers = _BY_KEY["kafka.bootstrap.servers"]
+    if values[servers.name] is None:
+        raise OptionError(errors.OPTION_MISSING, option=servers.name, meaning=servers.doc)
     if reads is Reads.STREAM and values["kafka.group.id"] is None:
         raise OptionError(errors.OPTION_MISSING, option="kafka.group.id", meaning="the consumer group to join.")
 
