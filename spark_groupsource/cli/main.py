@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import (
     AdoptCommand,
@@ -30,7 +30,7 @@ from spark_groupsource.cli.arguments import (
     client_options,
     parse_arguments,
 )
-from spark_groupsource.cli.doctor.broker_facts import LibrdkafkaFacts
+from spark_groupsource.cli.doctor.broker_facts import ClusterFacts
 from spark_groupsource.cli.doctor.command import Doctor, report_doctor
 from spark_groupsource.cli.doctor.machine_facts import facts_here
 from spark_groupsource.cli.doctor.startup import archives, fix_startup, undo_startup
@@ -49,7 +49,7 @@ from spark_groupsource.client.errors import WAITING
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.lag.measure import LibrdkafkaLagRequests
+from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.redaction import MaskSecrets
 from spark_groupsource.spark.executor_facts import probe_executors
@@ -120,7 +120,7 @@ def _carry_out(command: ConnectedCommand, options: SourceOptions, output: Output
         return _exporter(command, options, output)
     clock = SystemClock()
     cluster = LibrdkafkaCluster(options, clock, time.sleep)
-    admin = LibrdkafkaGroupAdmin(options, clock, time.sleep)
+    admin = GroupAdmin(options, clock, time.sleep)
     commands = OffsetCommands(admin, cluster, clock, output.print_line, warn, step=output.step)
     if isinstance(command, ResetCommand):
         commands.reset(command)
@@ -134,14 +134,14 @@ def _carry_out(command: ConnectedCommand, options: SourceOptions, output: Output
 
 def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
     clock = SystemClock()
-    requests = LibrdkafkaLagRequests(
+    requests = LagRequests(
         options, clock, time.sleep,
         measured=lambda known, wanted: output.step(f"{known:,} of {wanted:,} partitions are measured"),
     )  # fmt: skip
 
     def members() -> Sequence[DescribedMember]:
         # A separate client, because it is rarely needed.
-        return live_members(LibrdkafkaGroupAdmin(options, clock, time.sleep))
+        return live_members(GroupAdmin(options, clock, time.sleep))
 
     try:
         return report_lag(
@@ -154,7 +154,7 @@ def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
 
 def _doctor(command: DoctorCommand, options: SourceOptions, output: Output) -> int:
     doctor = Doctor(
-        command, options.group_protocol, lambda: LibrdkafkaFacts(options), facts_here, probe_executors, SystemClock(),
+        command, options.group_protocol, lambda: ClusterFacts(options), facts_here, probe_executors, SystemClock(),
         output.step,
     )  # fmt: skip
     return 1 if report_doctor(doctor, output.print_line) else 0
@@ -162,8 +162,8 @@ def _doctor(command: DoctorCommand, options: SourceOptions, output: Output) -> i
 
 def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int:
     clock = SystemClock()
-    requests = LibrdkafkaLagRequests(options, clock, time.sleep)
-    admin = LibrdkafkaGroupAdmin(options, clock, time.sleep)
+    requests = LagRequests(options, clock, time.sleep)
+    admin = GroupAdmin(options, clock, time.sleep)
     describer = GroupDescriber(admin, options.group_id, RawGroups(options))
     try:
         report_group(
@@ -180,8 +180,8 @@ def _exporter(command: ExporterCommand, options: SourceOptions, output: Output) 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     clock = SystemClock()
     limit = TimeLimit(clock)
-    requests = LibrdkafkaLagRequests(options, clock, time.sleep, abandoned=limit.expired)
-    groups = PlainGroups(LibrdkafkaGroupAdmin(options, clock, time.sleep))
+    requests = LagRequests(options, clock, time.sleep, abandoned=limit.expired)
+    groups = PlainGroups(GroupAdmin(options, clock, time.sleep))
     exporter = Exporter(
         command.cluster_name, command.groups, command.pattern,
         requests=requests, groups=groups, clock=clock, limit=limit, warn=warn, step=output.step,
@@ -209,4 +209,4 @@ def _origin(command: AdoptCommand, options: SourceOptions, clock: Clock) -> Orig
     if command.checkpoint is not None:
         return checkpoint_origin(command.checkpoint, command.source)
     other = replace(options, group_id=command.from_group)
-    return group_origin(other.group_id, LibrdkafkaGroupAdmin(other, clock, time.sleep))
+    return group_origin(other.group_id, GroupAdmin(other, clock, time.sleep))

@@ -83,11 +83,11 @@ def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: 
     if not is_shown or options.metrics_lag_interval_s == 0:
         return None
     # Imported here, because most queries measure no lag.
-    from spark_groupsource.lag.measure import LibrdkafkaLagRequests  # noqa: PLC0415
+    from spark_groupsource.lag.measure import LagRequests  # noqa: PLC0415
     from spark_groupsource.sidecars.lag_reporter import LagThread  # noqa: PLC0415
 
     clock = SystemClock()
-    requests = LibrdkafkaLagRequests(options, clock, time.sleep, abandoned=lambda: member.stopping)
+    requests = LagRequests(options, clock, time.sleep, abandoned=lambda: member.stopping)
     return LagThread(
         options.metrics_lag_interval_s,
         clock=clock, member=member, requests=requests, metrics=metrics, pause=time.sleep,

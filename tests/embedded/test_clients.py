@@ -34,7 +34,7 @@ from spark_groupsource.executor.clients.rows import arrow_schema
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_task
-from spark_groupsource.lag.measure import LibrdkafkaLagRequests
+from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options
@@ -265,7 +265,7 @@ def test_a_batch_that_inflates_beyond_the_clients_default_limit(
     cluster = LibrdkafkaCluster(options_of(kafka), SystemClock(), time.sleep)
     assert cluster.record_bytes({P0: 0}) == {P0: 1_000_000.0}
     cluster.close()
-    requests = LibrdkafkaLagRequests(options_of(kafka), SystemClock(), time.sleep)
+    requests = LagRequests(options_of(kafka), SystemClock(), time.sleep)
     (lag,) = requests.lag_inputs({P0: 0})
     requests.close()
     assert lag.next_ms == 1_700_000_000_000

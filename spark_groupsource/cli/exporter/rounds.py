@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from spark_groupsource import errors
 from spark_groupsource.cli.exporter.samples import GroupReading, group_samples, log_samples, status_samples
-from spark_groupsource.cli.group.view import GroupDescription
+from spark_groupsource.cli.group.describe import PlainGroups
 from spark_groupsource.cli.output import PrintLine
 from spark_groupsource.cli.progress import ignore_step
 from spark_groupsource.clock import Clock, Deadline
@@ -31,16 +31,6 @@ T = TypeVar("T")
 GROUP_S = 30.0
 # What is measured beside the groups, in warnings.
 _CLUSTER, _LIST = "the cluster", "the list of groups"
-
-
-class GroupsPort(Protocol):
-    """Requests of the exporter for groups. Errors are those of the catalogue, and every wait has a limit."""
-
-    def names(self) -> list[str]:
-        """Return all consumer groups that the client may describe."""
-
-    def describe(self, group: str) -> GroupDescription | None:
-        """Return the group; None if it does not exist, or the broker cannot describe groups (embedded)."""
 
 
 class TimeLimit:
@@ -80,7 +70,7 @@ class Exporter:
         pattern: str | None,
         *,
         requests: LagRequests,
-        groups: GroupsPort,
+        groups: PlainGroups,
         clock: Clock,
         limit: TimeLimit,
         warn: PrintLine,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import GroupCommand
-from spark_groupsource.cli.group.describe import DescriberPort
+from spark_groupsource.cli.group.describe import GroupDescriber
 from spark_groupsource.cli.group.view import GroupDescription, GroupReport, group_json, group_lines
 from spark_groupsource.cli.output import PrintLine
 from spark_groupsource.cli.progress import ignore_step
@@ -20,7 +20,7 @@ from spark_groupsource.options.times import shown_time
 
 def report_group(
     command: GroupCommand,
-    describer: DescriberPort,
+    describer: GroupDescriber,
     requests: LagRequests,
     clock: Clock,
     *,
@@ -47,7 +47,7 @@ def report_group(
 
 
 def read_report(
-    command: GroupCommand, describer: DescriberPort, requests: LagRequests, step: PrintLine = ignore_step
+    command: GroupCommand, describer: GroupDescriber, requests: LagRequests, step: PrintLine = ignore_step
 ) -> GroupReport:
     """Return the current state of the group.
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.exporter.rounds import Exporter, TimeLimit
 from spark_groupsource.cli.group.describe import PlainGroups
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
@@ -23,9 +23,9 @@ from tests.unit.fakes import ManualClock, make_options, tp
 ITEMS = [CommitItem(tp(number), 5, "m" * 400) for number in range(3_000)]
 
 
-def admin_that_takes(requests: int, monkeypatch: pytest.MonkeyPatch) -> LibrdkafkaGroupAdmin:
+def admin_that_takes(requests: int, monkeypatch: pytest.MonkeyPatch) -> GroupAdmin:
     """Return an admin whose coordinator takes so many requests; then the group has members."""
-    admin = LibrdkafkaGroupAdmin(make_options(), ManualClock(), lambda _: None)
+    admin = GroupAdmin(make_options(), ManualClock(), lambda _: None)
     sent: list[object] = []
 
     def ask(send: object) -> SimpleNamespace:
@@ -82,9 +82,9 @@ class FakeClient:
         """Have nothing to report."""
 
 
-def admin_on(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> LibrdkafkaGroupAdmin:
+def admin_on(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> GroupAdmin:
     monkeypatch.setattr("spark_groupsource.cli.admin.admin_client", lambda *_: client)
-    return LibrdkafkaGroupAdmin(make_options(), ManualClock(), lambda _: None)
+    return GroupAdmin(make_options(), ManualClock(), lambda _: None)
 
 
 def test_the_list_of_groups_is_not_complete_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ HOUR = Retention(after_ms=3_600_000)
 
 
 class FakeLagRequests:
-    """A `LagRequests` on dicts. Each log is [10, 100), its next unread record 90 s old."""
+    """`LagRequests` on dicts. Each log is [10, 100), its next unread record 90 s old."""
 
     def __init__(self, clock: ManualClock, **counts: int) -> None:
         self.clock = clock

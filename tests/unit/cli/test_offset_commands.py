@@ -203,7 +203,7 @@ def test_shown_time() -> None:
 
 
 class FakeAdmin:
-    """A `GroupAdmin` on dicts."""
+    """`GroupAdmin` on dicts."""
 
     def __init__(self, groups: dict[TopicPartition, GroupOffset]) -> None:
         self.groups = groups

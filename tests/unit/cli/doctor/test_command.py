@@ -523,7 +523,7 @@ def test_the_exit_code(
 ) -> None:
     cluster = FakeCluster()
     cluster.known["orders"] = Rights(frozenset(operations), 1)
-    monkeypatch.setattr(program, "LibrdkafkaFacts", lambda *_: cluster)
+    monkeypatch.setattr(program, "ClusterFacts", lambda *_: cluster)
     assert program.main(["doctor", "--bootstrap-servers", "b:1", "--topic", "orders"]) == code
     assert re.search(r"^skipped +executors", capsys.readouterr().out, re.MULTILINE)
 

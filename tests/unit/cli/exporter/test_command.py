@@ -125,7 +125,7 @@ def test_the_table_of_metrics_is_complete() -> None:
 
 
 class FakeKafka:
-    """A `LagRequests` and a `GroupsPort` on dicts. Each log is [10, 100)."""
+    """Requests for groups and their lag, on dicts. Each log is [10, 100)."""
 
     def __init__(self, **offsets: dict[TopicPartition, int]) -> None:
         self.offsets = offsets

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from spark_groupsource import errors
 from spark_groupsource import redaction as masking
 from spark_groupsource.assignors.notes import MemberNote
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.arguments import Connection, GroupCommand
 from spark_groupsource.cli.group.command import read_report, report_group
 from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, RawGroups, live_members
@@ -32,7 +32,7 @@ COMMAND = GroupCommand(Connection("broker:9092", "shop"))
 
 
 class FakeCluster:
-    """A `DescriberPort` and a `LagRequests` on dicts. Each log is [10, 100)."""
+    """The group and its lag on dicts. Each log is [10, 100)."""
 
     def __init__(self, description: GroupDescription | None = None, **counts: int) -> None:
         self.description = description
@@ -333,7 +333,7 @@ def test_who_is_in_a_group() -> None:
     ],
 )
 def test_a_group_of_commits_alone(seen: Any, simple: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = LibrdkafkaGroupAdmin(make_options(), ManualClock(), lambda _: None)
+    admin = GroupAdmin(make_options(), ManualClock(), lambda _: None)
     monkeypatch.setattr(admin, "described", lambda: seen)
     assert admin.is_simple() is simple
 
