@@ -17,7 +17,7 @@ from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.offset_moves import PartitionLog, WantedOffset, partition_names
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import CommandError, OffsetFormatError
-from spark_groupsource.model.commit_metadata import GroupOffset, parse_metadata
+from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition, parse_offset
 from spark_groupsource.options.offset_spec import partition_offsets
 
@@ -150,7 +150,7 @@ def _is_adopted(held: GroupOffset, offset: int) -> bool:
     Then no query committed it (a repeated commit would override its checkpoint), and the offset is the partition's
     initial position (another one would be overwritten).
     """
-    metadata = parse_metadata(held.metadata)
+    metadata = metadata_of(held)
     if metadata is None or metadata.reset is None or metadata.lineage != metadata.reset.id:
         return False
     return held.offset == metadata.pin.offset == offset

@@ -39,7 +39,6 @@ from spark_groupsource.model.commit_metadata import (
     Pin,
     metadata_of,
     next_reset,
-    parse_metadata,
 )
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 from spark_groupsource.options.times import shown_time
@@ -82,7 +81,7 @@ class OffsetCommands:
         for partition in in_topics(groups, described):
             topic_id, group = described[partition.topic].topic_id, groups[partition]
             pin = pin_of(group, topic_id)
-            if group.offset is None or (pin is None and _is_ours(group)):
+            if group.offset is None or (pin is None and metadata_of(group) is not None):
                 self._print_line(f"left out: {partition}, whose offset belongs to a deleted topic of that name")
                 continue
             kept[partition] = Saved(group.offset, pin)
@@ -137,7 +136,7 @@ class OffsetCommands:
         group = command.connection.group
         self._refuse_members(group)
         described = self._described(origin.positions, chosen_topics(origin, command.topics), group)
-        logs = self._logs(_partitions(None, (), described), described)
+        logs = self._logs(all_partitions(described), described)
         groups = self._group_offsets()
         wishes = wishes_of(origin, logs, described)
         if not command.overwrite:
@@ -319,7 +318,7 @@ def _refuse_recreated_topics(command: ResetCommand, saved: Savepoint, described:
 
 
 def _partitions(
-    kind: TargetKind | None, known: Iterable[TopicPartition], described: Mapping[str, TopicInfo]
+    kind: TargetKind, known: Iterable[TopicPartition], described: Mapping[str, TopicInfo]
 ) -> list[TopicPartition]:
     """Return the partitions to move: all existing ones, or only `known` ones for what has offsets of its own.
 
@@ -329,11 +328,6 @@ def _partitions(
     if kind in (TargetKind.INITIAL, TargetKind.SAVEPOINT, TargetKind.CHECKPOINT):
         return in_topics(set(known), described)
     return all_partitions(described)
-
-
-def _is_ours(group: GroupOffset) -> bool:
-    """Return whether this source wrote the offset, for any topic of that name."""
-    return parse_metadata(group.metadata) is not None
 
 
 def _checkpoint_wish(item: Saved, pin: Pin | None) -> WantedOffset:
