@@ -69,11 +69,6 @@ class Progress:
                 self._thread.start()
             self._changed.notify()
 
-    def restart(self, text: str) -> None:
-        """Note a step whose time counts from now on."""
-        self.step("")
-        self.step(text)
-
     def _run(self) -> None:
         with self._changed:
             while not self._closed:
