@@ -69,10 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = Output(progress.step, rest_to_stderr=_changes_something(command))
     try:
         with progress:
-            if isinstance(command, StartupCommand | StopCommand | TimelineCommand):
-                _carry_out_here(command, output)
-                return 0
-            return _carry_out(command, client_options(command.connection), output)
+            return _carry_out(command, output)
     except GroupKafkaError as error:
         warn(str(error))
         return 1
@@ -85,20 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _carry_out_here(command: StartupCommand | StopCommand | TimelineCommand, output: Output) -> None:
-    """Carry out a command that needs no broker."""
-    if isinstance(command, TimelineCommand):
-        write_timeline(command, output.print_line, output.step)
-        return
-    if isinstance(command, StopCommand):
-        stop_query(command, SystemClock(), print_line=output.print_line, pause=time.sleep, step=output.step)
-        return
-    if command.undo:
-        undo_startup(archives(), output.print_line)
-    else:
-        fix_startup(archives(), output.print_line, output.step)
-
-
 def _is_watching(command: Command) -> bool:
     return isinstance(command, LagCommand | GroupCommand) and command.watch_s is not None
 
@@ -109,7 +92,19 @@ def _changes_something(command: Command) -> bool:
     return isinstance(command, SavepointCommand | StopCommand)
 
 
-def _carry_out(command: ConnectedCommand, options: SourceOptions, output: Output) -> int:
+def _carry_out(command: Command, output: Output) -> int:
+    if isinstance(command, TimelineCommand):
+        write_timeline(command, output)
+    elif isinstance(command, StopCommand):
+        stop_query(command, SystemClock(), output, time.sleep)
+    elif isinstance(command, StartupCommand):
+        (undo_startup if command.undo else fix_startup)(archives(), output)
+    else:
+        return _carry_out_with_brokers(command, client_options(command.connection), output)
+    return 0
+
+
+def _carry_out_with_brokers(command: ConnectedCommand, options: SourceOptions, output: Output) -> int:
     if isinstance(command, LagCommand):
         return _lag(command, options, output)
     if isinstance(command, GroupCommand):
@@ -121,7 +116,7 @@ def _carry_out(command: ConnectedCommand, options: SourceOptions, output: Output
     clock = SystemClock()
     cluster = LibrdkafkaCluster(options, clock, time.sleep)
     admin = GroupAdmin(options, clock, time.sleep)
-    commands = OffsetCommands(admin, cluster, clock, output.print_line, warn, step=output.step)
+    commands = OffsetCommands(admin, cluster, clock, output)
     if isinstance(command, ResetCommand):
         commands.reset(command)
     elif isinstance(command, AdoptCommand):
@@ -144,10 +139,7 @@ def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
         return live_members(GroupAdmin(options, clock, time.sleep))
 
     try:
-        return report_lag(
-            command, requests, clock,
-            members=members, print_line=output.print_line, warn=warn, pause=output.pause, step=output.step,
-        )  # fmt: skip
+        return report_lag(command, requests, clock, members, output)
     finally:
         requests.close()
 
@@ -155,9 +147,9 @@ def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
 def _doctor(command: DoctorCommand, options: SourceOptions, output: Output) -> int:
     doctor = Doctor(
         command, options.group_protocol, lambda: ClusterFacts(options), facts_here, probe_executors, SystemClock(),
-        output.step,
+        output,
     )  # fmt: skip
-    return 1 if report_doctor(doctor, output.print_line) else 0
+    return 1 if report_doctor(doctor) else 0
 
 
 def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int:
@@ -166,9 +158,7 @@ def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int
     admin = GroupAdmin(options, clock, time.sleep)
     describer = GroupDescriber(admin, options.group_id, RawGroups(options))
     try:
-        report_group(
-            command, describer, requests, clock, print_line=output.print_line, pause=output.pause, step=output.step
-        )
+        report_group(command, describer, requests, clock, output)
     finally:
         describer.close()
         requests.close()
@@ -184,10 +174,10 @@ def _exporter(command: ExporterCommand, options: SourceOptions, output: Output) 
     groups = PlainGroups(GroupAdmin(options, clock, time.sleep))
     exporter = Exporter(
         command.cluster_name, command.groups, command.pattern,
-        requests=requests, groups=groups, clock=clock, limit=limit, warn=warn, step=output.step,
+        requests=requests, groups=groups, clock=clock, limit=limit, output=output,
     )  # fmt: skip
     try:
-        serve_metrics(command, exporter, output.print_line, time.sleep)
+        serve_metrics(command, exporter, output, time.sleep)
     finally:
         requests.close()
     return 0

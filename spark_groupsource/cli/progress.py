@@ -18,10 +18,6 @@ from spark_groupsource.cli.output import warn
 FIRST_S, EVERY_S = 3.0, 5.0
 
 
-def ignore_step(text: str) -> None:
-    """Take a step that nobody watches."""
-
-
 class Progress:
     """Writes lines to stderr from a thread of its own, which the first step starts. A context manager."""
 

@@ -15,8 +15,7 @@ from typing import TypeVar
 from spark_groupsource import errors
 from spark_groupsource.cli.exporter.samples import GroupReading, group_samples, log_samples, status_samples
 from spark_groupsource.cli.group.describe import PlainGroups
-from spark_groupsource.cli.output import PrintLine
-from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.cli.output import Output
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import CommandError, GroupKafkaError, KafkaUnavailableError, OptionError
 from spark_groupsource.lag.measure import LagRequests
@@ -73,8 +72,7 @@ class Exporter:
         groups: PlainGroups,
         clock: Clock,
         limit: TimeLimit,
-        warn: PrintLine,
-        step: PrintLine = ignore_step,
+        output: Output,
     ) -> None:
         self._cluster = cluster
         self._named = tuple(named)
@@ -83,8 +81,7 @@ class Exporter:
         self._groups = groups
         self._clock = clock
         self._limit = limit
-        self._warn = warn
-        self._step = step
+        self._output = output
         # The matching groups of the last list. A list that fails leaves them: one broker may be away.
         self._matching: tuple[str, ...] = ()
         # None: the group could not be measured.
@@ -110,7 +107,7 @@ class Exporter:
         """Measure all groups once. Raises `OptionError` if the client refuses a setting; logs all other errors."""
         begun_s = self._clock.monotonic_s()
         # Until the first round is over, some groups have no metrics.
-        step = self._step if self._round_s is None else ignore_step
+        step = self._output.step if self._round_s is None else lambda _: None
         step("reading the list of topics and groups")
         topics = self._attempt(_CLUSTER, self._requests.topics)
         if topics is not None and self._matches is not None:
@@ -149,7 +146,7 @@ class Exporter:
             self._failed(what, error)
         else:
             if self._trouble.pop(what, None) is not None:
-                self._warn(f"{what} is measured again")
+                self._output.warn(f"{what} is measured again")
             return answer
         return None
 
@@ -159,7 +156,7 @@ class Exporter:
         kind = error.condition.id if isinstance(error, GroupKafkaError) else text
         if self._trouble.get(what) != kind:
             self._trouble[what] = kind
-            self._warn(f"{what} is not measured: {text}")
+            self._output.warn(f"{what} is not measured: {text}")
 
     def _measure(self, group: str, topics: Mapping[str, int]) -> _Measured:
         """Measure one group: 1. members, 2. its offsets on all topics, 3. the lag inputs of the topics that it reads.

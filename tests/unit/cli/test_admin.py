@@ -17,6 +17,7 @@ from spark_groupsource.cli.group.describe import PlainGroups
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.model.commit_metadata import CommitItem
 from tests.unit.cli.exporter.test_command import FakeKafka, up
+from tests.unit.cli.fake_output import FakeOutput
 from tests.unit.fakes import ManualClock, make_options, tp
 
 # More than fits into one request of 500 KB.
@@ -114,14 +115,14 @@ def test_the_list_of_groups_without_any_broker(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_exporter_goes_on_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, kafka, said = FakeClient({"one": ["a"]}), FakeKafka(a={tp(0): 20}, b={tp(0): 30}), list[str]()
+    client, kafka, output = FakeClient({"one": ["a"]}), FakeKafka(a={tp(0): 20}, b={tp(0): 30}), FakeOutput()
     groups, clock = PlainGroups(admin_on(client, monkeypatch)), ManualClock()
     monkeypatch.setattr(groups, "describe", kafka.describe)
     exporter = Exporter(
-        "c", ["b"], "a", requests=kafka, groups=groups, clock=clock, limit=TimeLimit(clock), warn=said.append
+        "c", ["b"], "a", requests=kafka, groups=groups, clock=clock, limit=TimeLimit(clock), output=output
     )
     exporter.round()
     client.errors = [KafkaError(KafkaError._TRANSPORT)]
     exporter.round()
-    assert [line.partition(":")[0] for line in said] == ["the list of groups is not measured"]
+    assert [line.partition(":")[0] for line in output.warnings] == ["the list of groups is not measured"]
     assert up(exporter) == {"a": 1, "b": 1}
