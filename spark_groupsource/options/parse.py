@@ -32,9 +32,9 @@ from spark_groupsource.options.client_settings import (
     check_client_settings,
     check_executor_settings,
     has_own_identity,
+    invalid_option,
     librdkafka_has,
     merged_executor_settings,
-    shown_value,
 )
 from spark_groupsource.options.model import Reads, SourceOptions, Subscription
 from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Start, Starting
@@ -183,11 +183,6 @@ def _parse_one(spec: OptionSpec, value: str | None) -> object:
             where = f"line {error.lineno}, column {error.colno}"
             more += f". The value is no JSON: {error.msg.lower()} at {where} (character {error.pos + 1})"
         raise invalid_option(spec.name, value, spec.allowed + more) from None
-
-
-def invalid_option(name: str, value: str, allowed: str) -> OptionError:
-    """Build the error for a malformed or out-of-range value. A secret value is masked."""
-    return OptionError(errors.OPTION_INVALID, option=name, value=shown_value(name, value), allowed=allowed)
 
 
 def _unknown_option(key: str, value: str) -> OptionError:

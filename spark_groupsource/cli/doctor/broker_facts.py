@@ -70,7 +70,10 @@ class ClusterFacts:
 
     def brokers(self) -> tuple[str, ...]:
         """Return the brokers as `host:port (id)`. Raises an error if none can be reached."""
-        answer = self._ask("DescribeCluster", self._client.describe_cluster(request_timeout=CONTACT_TIMEOUT_S))
+        try:
+            answer = self._ask(self._client.describe_cluster(request_timeout=CONTACT_TIMEOUT_S))
+        except KafkaException as error:
+            raise self._mapped(error, "DescribeCluster") from None
         return tuple(sorted(f"{node.host}:{node.port} ({node.id})" for node in answer.nodes))
 
     def requests(self) -> Mapping[str, int]:
@@ -93,12 +96,9 @@ class ClusterFacts:
             future = self._client.describe_topics(
                 wanted, include_authorized_operations=True, request_timeout=CONTACT_TIMEOUT_S
             )[name]
-            answer = self._ask("DescribeTopics", future, mapped=False)
+            answer = self._ask(future)
         except KafkaException as error:
-            rights = _RIGHTS_OF_ERRORS.get(kafka_error(error).code())
-            if rights is None:
-                raise self._mapped(error, "DescribeTopics") from None
-            return rights
+            return self._rights_of(error, "DescribeTopics")
         return Rights(_operations(answer.authorized_operations), len(answer.partitions))
 
     def group(self) -> Rights:
@@ -106,10 +106,7 @@ class ClusterFacts:
         try:
             answer = self._group_admin().ask_description(with_rights=True)
         except KafkaException as error:
-            rights = _RIGHTS_OF_ERRORS.get(kafka_error(error).code())
-            if rights is None:
-                raise self._mapped(error, "DescribeGroups") from None
-            return rights
+            return self._rights_of(error, "DescribeGroups")
         operations = _operations(answer.authorized_operations)
         return Rights(operations, exists=str(answer.state.name) != "DEAD" or bool(operations))
 
@@ -126,7 +123,7 @@ class ClusterFacts:
         newest: list[int] = []
         try:
             for future in self._client.list_offsets(wanted, request_timeout=CONTACT_TIMEOUT_S).values():
-                answer = self._ask("ListOffsets", future, mapped=False)
+                answer = self._ask(future)
                 newest += [answer.timestamp] if answer.timestamp > 0 else []
         except KafkaException:
             # Brokers before 3.0 do not support the request; a missing right on the topic is reported elsewhere.
@@ -157,13 +154,15 @@ class ClusterFacts:
             on_own_thread(consumer.close)
         return frozenset(batches.compressions)
 
-    def _ask(self, request: str, future: Future[Any], *, mapped: bool = True) -> Any:
-        try:
-            return answer_of(self._client, future, self._transport)
-        except KafkaException as error:
-            if mapped:
-                raise self._mapped(error, request) from None
-            raise
+    def _ask(self, future: Future[Any]) -> Any:
+        return answer_of(self._client, future, self._transport)
+
+    def _rights_of(self, error: KafkaException, request: str) -> Rights:
+        """Return the rights that an error shows. Raises an error of the catalogue for any other one."""
+        rights = _RIGHTS_OF_ERRORS.get(kafka_error(error).code())
+        if rights is None:
+            raise self._mapped(error, request) from None
+        return rights
 
     def _mapped(self, error: KafkaException, request: str) -> Exception:
         self._client.poll(0)
