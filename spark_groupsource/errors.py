@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from spark_groupsource.redaction import masked
 
@@ -49,11 +50,7 @@ class GroupKafkaError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the condition and the parameters, since Spark sends exceptions between processes."""
-        return (_rebuild, (type(self), self.condition, self.parameters))
-
-
-def _rebuild(kind: type[GroupKafkaError], condition: Condition, parameters: dict[str, object]) -> GroupKafkaError:
-    return kind(condition, **parameters)
+        return partial(type(self), self.condition, **self.parameters), ()
 
 
 class OptionError(GroupKafkaError):

@@ -51,7 +51,7 @@ from spark_groupsource.sidecars.lag_reporter import LagThread
 from spark_groupsource.sidecars.stop_watch import StopWatch
 
 if TYPE_CHECKING:
-    from spark_groupsource.sidecars.metrics_port import MetricsPort
+    from spark_groupsource.prometheus.server import MetricsServer
 
 LOG = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Session:
         watch: StopWatch | None = None,
         length: SessionLength | None = None,
         state_folder: StatePort | None = None,
-        metrics_port: MetricsPort | None = None,
+        metrics_port: MetricsServer | None = None,
         lineages: Callable[[], str] = new_lineage,
     ) -> None:
         self._options = options

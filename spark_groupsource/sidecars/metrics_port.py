@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
@@ -20,6 +20,9 @@ from spark_groupsource.metrics import EVENTS, REBALANCE_OUTCOMES, MetricsLog
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.prometheus.families import Family, MetricKind, Sample
+
+if TYPE_CHECKING:
+    from spark_groupsource.prometheus.server import MetricsServer
 
 LOG = logging.getLogger(__name__)
 
@@ -121,18 +124,9 @@ QUERY_METRICS: tuple[Family, ...] = (
 )  # fmt: skip
 
 
-class MetricsPort(Protocol):
-    """The open port of a query."""
-
-    port: int
-
-    def close(self) -> None:
-        """Stop listening; idempotent."""
-
-
 def open_metrics_port(
     options: SourceOptions, port: int, log: MetricsLog, clock: Clock, pause: Callable[[float], object]
-) -> MetricsPort:
+) -> MetricsServer:
     """Serve the counters of a query on the port of option metricsPort.
 
     Raises `OptionError` without prometheus_client, or if the port stays in use.

@@ -23,8 +23,8 @@ from spark_groupsource.spark.executor_python import misleading_variables
 
 if TYPE_CHECKING:
     from spark_groupsource.driver.fast_lane import FastLane, Standby
+    from spark_groupsource.prometheus.server import MetricsServer
     from spark_groupsource.sidecars.lag_reporter import LagThread
-    from spark_groupsource.sidecars.metrics_port import MetricsPort
 
 LOG = logging.getLogger("spark_groupsource")
 
@@ -58,7 +58,7 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     return session, Standby(member, clock)
 
 
-def _open_metrics_port(options: SourceOptions, metrics: MetricsLog) -> MetricsPort | None:
+def _open_metrics_port(options: SourceOptions, metrics: MetricsLog) -> MetricsServer | None:
     """Return the port that serves the counters; None if that is not configured."""
     if options.metrics_port is None:
         return None
