@@ -174,7 +174,8 @@ examples:
   python -m spark_groupsource stop --checkpoint-location s3a://lake/checkpoints/orders --wait 300
 
 exit codes: 0 asked (with --wait: every member has left, and nothing is repeated); 1 no query runs with the checkpoint,
-or with --wait one has not left in time, or not cleanly; 2 wrong arguments; 130 interrupted
+the location cannot be read or written, or with --wait one has not left in time, or not cleanly; 2 wrong arguments;
+130 interrupted
 """
 
 TIMELINE = """\

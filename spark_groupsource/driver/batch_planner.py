@@ -87,7 +87,7 @@ class BatchPlanner:
 
         Raises `DataLossError` if failOnDataLoss is true and a log has lost records.
 
-        Guards against (rule R93):
+        Guards against (rule R45, a recreated topic):
         1. A topic is read to 20, deleted and recreated. The new log ends at 30, with a higher leader epoch.
         2. The leader reports that the former epoch ended at 0.
         3. [0, 20) would be reported, and new records counted as lost.
@@ -101,7 +101,7 @@ class BatchPlanner:
             return self._nothing(positions, ends_itself)
         reach("before-survey", self._name)
         survey = self._logs.survey(backlogs)
-        # R93: a recreated topic is not a truncated one. Records that are there now are skipped.
+        # R45: a recreated topic is not a truncated one. Records that are there now are skipped.
         ids = {topic: info.topic_id for topic, info in survey.topics.items()}
         recreated = self._state.read_under_other_ids(truncated, ids)
         self._losses.report_truncated({p: (at, positions[p]) for p, at in truncated.items() if p not in recreated})

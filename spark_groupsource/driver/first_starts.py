@@ -15,7 +15,7 @@ long. Then a member stores the position that it looked up first, when it got the
 for offsets. So the member plans nothing before a commit that the other member may have sent meanwhile has arrived, and
 goes on from what the group holds then.
 
-Guards against (rule R106):
+Guards against (rule R105, a wait in vain):
 1. B has waited in vain. The group has no start of orders-1. A looks that up, and its commit of 100 is delayed.
 2. B stores 100, reads [100, 120) and commits 120.
 3. A's commit arrives: the group's offset goes back to 100.
@@ -149,7 +149,7 @@ class FirstStarts:
         for partition, decision in decided.items():
             wait = self._waits.get(partition)
             if wait is not None and wait.counts is not None:
-                # R106: a commit of another member may be under way
+                # R105: waited in vain, and a commit of another member may be under way
                 if wait.counts.expired():
                     del self._waits[partition]
                     stored.add(partition)
@@ -165,7 +165,7 @@ class FirstStarts:
                 if wait is None:
                     wait = self._waits[partition] = _Wait(Deadline(self._clock, WAIT_S), positions[partition])
                     new.add(partition)
-                # R105: bounded
+                # R105: the wait is bounded
                 if wait.deadline.expired():
                     alone[partition] = wait.position
                 else:

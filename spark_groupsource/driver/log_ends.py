@@ -110,14 +110,14 @@ class LogWatch:
 
     @property
     def ids_due(self) -> bool:
-        """Whether an idle trigger has to request the topics' ids: the last request was `IDS_AGE_S` ago (rule R80).
+        """Whether an idle trigger has to request the topics' ids: the last request was `IDS_AGE_S` ago (rule R35).
 
-        Guards against (rule R80):
+        Guards against (rule R35, as many records):
         1. 20 records of a partition are read.
         2. Between two triggers the topic is deleted, recreated and gets 20 records.
         3. The log ends where the query is, so no trigger asks for more. The 20 records stay unread.
         """
-        # R80: a recreated topic may have as many records as were read of the deleted one
+        # R35: a recreated topic may have as many records as were read of the deleted one
         return self._targets is None and self._ids_young.expired()
 
     def planned(self) -> None:

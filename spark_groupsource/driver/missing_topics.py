@@ -124,7 +124,7 @@ class MissingTopics:
 
         Waits until other ids of their topics are confirmed, so that nothing is planned before the report.
 
-        Guards against (rule R39):
+        Guards against (rule R91, while the query is down):
         1. A query is down. Its topic is deleted, or recreated with fewer partitions.
         2. It starts. The group assigns what exists, so nobody asks for the missing partitions.
         3. Nobody would report the loss of their unread records.
@@ -133,7 +133,7 @@ class MissingTopics:
             missing, waits = self._topics.missing_left(self._taken)
             unshared = [p for p in missing.lost if not self._state.partition(p).shared]
             others = bool(unshared) and self._others()
-            # R39: others may have had it while this query was down
+            # R91: others may have had it while this query was down
             if others and not self._topics.assigned:
                 self._state.share(unshared)
             if not self._topics.assigned:

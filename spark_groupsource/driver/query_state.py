@@ -172,7 +172,7 @@ class QueryState:
         `last` is of its newest batch. Partitions of `done` were handed over before that. These are compared, too: they
         may have come back, and the query was killed before they were in a batch again.
 
-        Guards against (rule R39, not in the newest batch):
+        Guards against (rule R91, not in the newest batch):
         1. A query hands a partition over, gets it back, and is killed before it plans a batch of it.
         2. The topic is deleted, with unread records.
         3. By the newest batch another query has it: nobody reports the loss.
@@ -180,7 +180,7 @@ class QueryState:
         for partition, end in {**done, **last}.items():
             row = self.partition(partition)
             row.read = Reached(ids[partition.topic], end)
-            # R39: no batch says whose it was when the query ended
+            # R91: no batch says whose it was when the query ended
             row.left, row.shared = True, partition not in last
             self._alive.forget([partition])
 

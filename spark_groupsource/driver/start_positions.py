@@ -157,7 +157,7 @@ class StartPositions:
         )
         mine = {decision.partition for decision in decisions} - held.alone.keys()
         positions = {partition: at for partition, at in positions.items() if partition in mine}
-        # R106: others may store starts of their own
+        # R105: others may store starts of their own
         until_s = fetched_s + FRESH_S if others else math.inf
         # R1: positions count only when the group has accepted them
         if not self._member.establish(positions, items, view.assignment, until_s):
@@ -419,12 +419,9 @@ def _resolve(
 
     `is_new`: the group has no offset yet. A group that it starts from must exist then, and may be deleted later.
 
-    Guards against (rule R5):
-    1. The query is down. A partition is added and filled. Retention removes its first records, which belonged to the
-       group.
-    2. The query starts. If the partition started where its log begins, nobody would report that loss.
-    3. A partition that does not exist (a topic recreated with fewer) has no log. If its log was not requested, its
-       refused commit would hold up the start of all others.
+    Guards against (rule R4, a partition that does not exist):
+    1. A topic is recreated with fewer partitions. A member is assigned one that does not exist any more.
+    2. This one has no log. If its log was not requested, its refused commit would hold up the start of all others.
     """
     positions = {d.partition: d.offset for d in decisions if d.offset is not None}
     open_ones = [decision for decision in decisions if decision.offset is None]
@@ -433,7 +430,7 @@ def _resolve(
     starts = {decision.partition: open_start(decision, options.starting) for decision in open_ones}
     latest = options.no_match_strategy is NoMatchStrategy.LATEST
     option = options.starting.option
-    # R5: asking the log finds a partition that does not exist
+    # R4: asking the log finds a partition that does not exist
     # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
     # start positions of all.
     must_have = partitions_of(options.subscription, described) if is_new else ()

@@ -153,7 +153,7 @@ class TopicWatch:
 
         Topics that were unsubscribed since are not compared: they may have been read to their end, then deleted.
         """
-        # R39: no member is assigned a partition that does not exist
+        # R91: at a start, because no member is assigned a partition that does not exist
         last, done = self._subscribed(known.last), self._subscribed(known.done)
         self._state.started_from(last, done, known.ids)
         return self._missing(self._cluster.missing_topics(self._topics_of(known.done)), {}, known, {})
@@ -161,12 +161,12 @@ class TopicWatch:
     def hold(self, view: GroupView, known: Known) -> None:
         """Record which partitions the member owns. Those that it owned before have left.
 
-        Guards against (rule R38):
+        Guards against (rule R91):
         1. A topic with unread records is deleted.
         2. Its partitions are revoked. The query idles without an error.
         """
         owned = {owned.partition: owned.position for owned in view.partitions}
-        # R38: their topic may have been deleted
+        # R91: what has left is compared, because its topic may have been deleted
         self._state.leave(self._owned.keys() - owned.keys())
         self._state.reached(known.ends(), known.ids)
         self._state.hold(owned)
@@ -184,7 +184,7 @@ class TopicWatch:
         partition of a recreated topic is not missing, because it may be assigned to this member: only those are that
         `taken` returns, which other members have begun to read.
 
-        Guards against (rule R91):
+        Guards against (rule R91, another topic id):
         1. A member has read [0, 10) of a partition that has 20 records. The topic is deleted and recreated.
         2. The partition moves to a member that has not read the former topic. Or the query stops first, and a new query
            has read the recreated topic before it starts again.

@@ -59,13 +59,13 @@ class LostRecords:
         retry from the same offset. The topic id is checked before any offset is compared. Raises `DataLossError` on
         loss if failOnDataLoss is true.
 
-        Guards against (rule R61):
+        Guards against (rule R57, out of range):
         1. A task has read to 150. The topic is deleted and recreated, and its log ends at 20.
         2. By offset alone the leader seems to lag. The task waits.
         3. The new log grows past 150: its records would pass for the deleted topic's.
         """
         position = consumer.position(item.partition)
-        # R61: before any offset is compared
+        # R57: before any offset is compared
         if self.give_up_replaced(consumer, item.partition.topic, proof) is not False:
             return
         try:

@@ -486,7 +486,7 @@ class RangeConsumer:
         for found in self._client.receive(partition, most, _MAX_CHUNK_BYTES, timeout_s):
             if not isinstance(found, Chunk | Misfit):
                 self._on_event(found, partition, rows)
-            # R61: behind an event that ends the log, they may be of another topic
+            # R57: behind an event that ends the log, they may be of another topic
             elif rows.event is None:
                 came += 1
                 if isinstance(found, Chunk):
@@ -528,7 +528,7 @@ class RangeConsumer:
         if not isinstance(item, IdentityRefused | Trouble) and item.partition != partition:
             return
         if isinstance(item, EndOfPartition):
-            # R61: it may be of another topic
+            # R57: behind such an event it may be of another topic
             if rows.event is None:
                 rows.eof = max(rows.eof, item.offset)
         elif isinstance(item, PositionLost | TopicForbidden | Damaged):

@@ -4,9 +4,14 @@ While a commit is under way, newer offsets wait in the state machine (rule R14).
 because the client delivers answers only outside of its callbacks. It commits, and then checks whether the older commit
 was accepted after that (rule R29).
 
-A commit without a clear answer is in doubt: the same offsets are sent again until the outcome is known (rule R15).
+A commit without a clear answer is in doubt: the same offsets are sent again until the outcome is known (rule R14).
 Newer offsets wait half a second longer, in which the coordinator reads its old connections. They also wait after a late
 answer: it may belong to the client's second try, and says nothing about the first.
+
+Guards against (rule R14, no clear answer):
+1. The coordinator stands still. The client gives up the connection with commit N.
+2. The commit of N+1 is sent on a new connection.
+3. The coordinator reads the new connection first, then the old one: the offset goes back.
 """
 
 from __future__ import annotations
@@ -153,7 +158,7 @@ class Committer:
     def _learn(self, result: CommitResult, took_s: float) -> None:
         """Update the items in doubt: drop those with a definite outcome, add those whose outcome is unknown.
 
-        Guards against (rule R15, several without an answer):
+        Guards against (rule R14, several without an answer):
         1. The commit of 10 has no answer. The query stops and commits 20: no answer either, so 20 is in doubt.
         2. The client gives up the commit of 10. Its outcome is unknown, too, and would replace the doubt about 20.
         3. The client closes and revokes the partition: 10 would be sent after 20, and the offset goes back.
@@ -163,10 +168,10 @@ class Committer:
         again = [item for item in clear if self._settles(item)]
         for item in again:
             del self._doubtful[item.partition]
-        # R15: the coordinator may still have an older commit to read
+        # R14: the coordinator may still have an older commit to read
         if again or took_s >= _LATE_ANSWER_S:
             self._quiet = Deadline(self._clock, _QUIET_S)
-        # R15: an older offset that is accepted late moves the group back from the one that was sent last
+        # R14: an older offset that is accepted late moves the group back from the one that was sent last
         self._doubtful |= {
             item.partition: self._last_sent[item.partition]
             for item, why in result.refused
@@ -176,7 +181,7 @@ class Committer:
     def _settles(self, item: CommitItem) -> bool:
         """Return whether an answer about this item says what became of the one in doubt: not if that is newer."""
         doubt = self._doubtful.get(item.partition)
-        # R15: an older offset, answered late, says nothing about a newer one
+        # R14: an older offset, answered late, says nothing about a newer one
         return doubt is not None and doubt.offset <= item.offset
 
     def released(self, partitions: Partitions) -> None:
@@ -212,7 +217,7 @@ class Committer:
         """
         # R14: nothing is sent while a commit has no answer
         if self._machine.state is MemberState.JOINED and self._answered:
-            # R15: offsets with an unknown outcome go first
+            # R14: offsets with an unknown outcome go first
             items = tuple(self._doubtful.values()) or (self._machine.pending() if self.free else ())
             if items and self._pace.due():
                 if self._refused:
@@ -290,14 +295,8 @@ class Committer:
             self._serve_commands(_RELEASE_RETRY_S / 10)
 
     def _clear_up(self, items: tuple[CommitItem, ...]) -> None:
-        """Commit again what is in doubt and older than `items`. Then wait while newer commits must not be sent.
-
-        Guards against (rule R15):
-        1. The coordinator stands still. The client gives up the connection with commit N.
-        2. The commit of N+1 is sent on a new connection.
-        3. The coordinator reads the new connection first, then the old one: the offset goes back.
-        """
-        # R15: offsets with an unknown outcome go first
+        """Commit again what is in doubt and older than `items`. Then wait while newer commits must not be sent."""
+        # R14: offsets with an unknown outcome go first
         older = tuple(
             self._doubtful[item.partition]
             for item in items

@@ -4,8 +4,7 @@ A pause (SIGSTOP, a suspended machine) may be longer than the session, so that o
 (rule R67). While a machine is suspended, neither Python's monotonic clock nor the client's runs: the client would wait
 for its next heartbeat, and Spark's next trigger may come first. So pauses are measured by CLOCK_BOOTTIME.
 
-The proof is a commit that the coordinator accepts. It counts only if the answer came within half the session timeout
-(rule R68).
+The proof is a commit that the coordinator accepts. It counts only if the answer came within half the session timeout.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class MembershipProof:
     def prove(self) -> None:
         """Prove a doubted membership by a commit that the coordinator accepts, unless its answer came too late.
 
-        Guards against (rule R68):
+        Guards against (rule R67, a slow answer):
         1. With a session of 6 s, a member sends its proof, which is accepted.
         2. The process is stopped for 8 s before it has the answer. Its session expires. Another member reads on.
         3. It goes on with an answer of 8 s ago.
@@ -91,7 +90,7 @@ class MembershipProof:
             self.alive()
             result = self._commit(proof)
             reach("before-proof-answer", self._options.client_id)
-            # R68: a slower answer proves nothing
+            # R67: a slower answer proves nothing
             if self.alive() < self._length.shortest_s / 2 and result.acknowledged:
                 machine.membership_proven()
                 self._report.proven()

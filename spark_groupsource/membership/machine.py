@@ -209,7 +209,7 @@ class MemberMachine:
             case FatalErrorRaised():
                 effects = self._abandon()
             case RevokeStarted(partitions):
-                # R101: a member that leaves waits for no batch
+                # R26: a member that leaves waits for no batch
                 leaves = self.state is MemberState.STOPPING
                 self._revoked, self._outcome = partitions, DrainOutcome.STOPPED if leaves else DrainOutcome.COMPLETE
             case DrainExpired():
@@ -274,25 +274,25 @@ class MemberMachine:
     def _fire(self) -> tuple[Effect, ...]:
         """Hand over if a revoke is under way and does not have to wait for the batch in flight (rule R26).
 
-        Guards against (rule R101):
+        Guards against (rule R26):
+        1. Spark's tasks read [0, 100) of a partition. A second member joins, and the group revokes the partition.
+        2. If it was released at once, its next owner would start at the group's offset, 0.
+        3. Both read [0, 100).
+
+        Guards against (rule R26, lost partitions):
         1. A batch is in flight. The machine is suspended for longer than the session.
         2. It wakes. The proof of the membership (R67) is refused: the partitions are lost.
         3. The client learns that later. It revokes the partitions when it closes, or before it joins again.
         4. The revoke waits for the batch up to `drainTimeoutMs`, for nothing.
 
-        Guards against (rule R101, a member that leaves):
+        Guards against (rule R26, a member that leaves):
         1. A batch is in flight, and its partitions are lost. A stop is requested: the member leaves at once.
         2. While it waits for the answer to a commit, the client joins again and is assigned the same partitions.
         3. The client closes and revokes them. The revoke waits for the batch, although nothing is planned any more.
-
-        Guards against (rule R26):
-        1. Spark's tasks read [0, 100) of a partition. A second member joins, and the group revokes the partition.
-        2. If it was released at once, its next owner would start at the group's offset, 0.
-        3. Both read [0, 100).
         """
         if self._revoked is None:
             return ()
-        # R101: lost partitions are not waited for
+        # R26: lost partitions are not waited for
         waiting = self.in_flight(self._revoked) > 0
         # R26: the batch in flight reads revoked partitions
         if waiting and self._outcome is DrainOutcome.COMPLETE:
@@ -353,7 +353,7 @@ class MemberMachine:
                 owned.group, owned.unknown = GroupOffset(item.offset, item.metadata), False
 
     def topic_unknown(self, partitions: Iterable[TopicPartition]) -> None:
-        """Record that the coordinator does not know these partitions: no plan waits for their commits (rule R43)."""
+        """Record that the coordinator does not know these partitions: no plan waits for their commits (rule R19)."""
         for partition in partitions:
             if partition in self._owned:
                 self._owned[partition].unknown = True
@@ -402,12 +402,12 @@ class MemberMachine:
     def is_behind(self) -> bool:
         """Whether the group does not have the completed offsets of owned partitions that the coordinator knows.
 
-        Guards against (rule R43):
+        Guards against (rule R19, an unknown partition):
         1. A topic is deleted. The group leaves its partitions with the member for a while.
         2. The commit of the last batch is refused every time.
         3. A trigger waits a second for it, and from then on no batch waits for a commit.
         """
-        # R43: that of a deleted topic is refused every time
+        # R19: the commit of a deleted topic is refused every time
         return any(self._pending(p) is not None and not owned.unknown for p, owned in self._owned.items())
 
     def pending(self, partitions: Iterable[TopicPartition] | None = None) -> tuple[CommitItem, ...]:
@@ -467,16 +467,16 @@ class MemberMachine:
         return all(p in fetched and not needs(item, fetched[p]) for p, item in wanted.items())
 
     def proof(self) -> tuple[CommitItem, ...]:
-        """Return a small commit that proves the membership: one partition of each topic (rule R69).
+        """Return a small commit that proves the membership: one partition of each topic (rule R67).
 
-        It has the completed offset if the group does not have that yet (rule R69), else the group's offset.
+        It has the completed offset if the group does not have that yet, else the group's offset.
 
-        Guards against (rule R69):
+        Guards against (rule R67, a deleted topic):
         1. A topic is deleted. The process is suspended and goes on.
         2. The proof commits an offset of the deleted topic only, and is refused, every time.
         3. Nothing is planned any more, and the loss is never reported.
 
-        Guards against (rule R69, a commit under way):
+        Guards against (rule R67, a commit under way):
         1. The group holds 100. The commit of 110 is under way.
         2. The proof commits 100. It is accepted after 110: the group's offset goes back.
         """
@@ -485,9 +485,9 @@ class MemberMachine:
             held = None
             if owned.group is not None and owned.group.offset is not None:
                 held = CommitItem(partition, owned.group.offset, owned.group.metadata)
-            # R69: the completed offset may be under way
+            # R67: the completed offset may be under way
             if item := self._pending(partition) or held:
-                # R69: the commit of a deleted topic is refused
+                # R67: the commit of a deleted topic is refused
                 items.setdefault(partition.topic, item)
         return tuple(items.values())
 

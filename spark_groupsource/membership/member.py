@@ -360,7 +360,7 @@ class Member:
         2. The partition moves to another member, which commits 50. Then it comes back.
         3. 0 is committed over 50: the coordinator checks the generation, not the owner of the partition.
         """
-        # R106: the owner of such a partition may have stored its start meanwhile
+        # R105: the owner of such a partition may have stored its start meanwhile
         if self._clock.boottime_s() > until_s:
             return False
         # R2: ownership has changed since the positions were looked up
@@ -425,10 +425,10 @@ class Member:
 
     def _end_if_refused(self, result: CommitResult) -> None:
         """End the member if a commit was refused for good. Drop its partitions if the membership is lost."""
-        # R20: Spark's next call raises it
+        # R19: refused for good, so Spark's next call raises it
         if result.error is not None:
             self._keep(result.error)
-        # R19: partitions are dropped for this answer only
+        # R19: lost, the only answer for which partitions are dropped
         if result.lost and self.machine.state not in FINAL_STATES:
             self._lose(self.machine.owned_partitions())
 
@@ -644,7 +644,7 @@ class Member:
     def _group_has_all_ends(self) -> bool:
         """Return whether the group has the ends of all completed batches, so that nothing of them is repeated.
 
-        Guards against (rule R90):
+        Guards against (rule R86, an end that was not committed):
         1. A query dies inside a batch and starts again. Spark runs the batch again, and it completes while the member
            still waits for the dead one's session to end.
         2. The query is asked to stop. The member owns no partition, so nothing is committed.
@@ -652,7 +652,7 @@ class Member:
         """
         if self.machine.is_behind:
             return False
-        # R90: also those of partitions that the member does not own
+        # R86: also those of partitions that the member does not own
         wanted = self.machine.unaccepted()
         return not wanted or self.machine.has_passed(self.fetch_offsets(wanted, _LAST_ANSWER_S))
 

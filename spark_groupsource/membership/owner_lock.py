@@ -8,7 +8,7 @@ topic may have many partitions, and a member that joins gets some of them. The o
 partition that it keeps, before it gives the old one up: the lock stays where it is.
 
 A member with the lock proves it before its queries start, after each silence of its process, and from time to time
-while they run: the coordinator must accept a commit, soon enough (rules R67 and R68 for the source, likewise here).
+while they run: the coordinator must accept a commit, soon enough (rule R67 for the source, likewise here).
 
 The client belongs to a thread of its own. It polls while the queries run, so that no batch is too long for it.
 """
@@ -247,7 +247,7 @@ class OwnerLock(MemberListener):
             self._pace.hurry()
 
     def _prove(self) -> None:
-        """Prove the lock by a commit. A slow answer proves nothing, as in rule R68."""
+        """Prove the lock by a commit. A slow answer proves nothing, as in rule R67."""
         if self._number is None:
             return
         self._alive()

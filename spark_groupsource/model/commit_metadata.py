@@ -344,7 +344,7 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
     3. Spark's next trigger reports again that 40 is complete: 40 would be committed, and [0, 40) of the recreated topic
        skipped.
 
-    Guards against (rule R49):
+    Guards against (rule R12, an offset of another program):
     1. A member completes 100. Its session expires. An operator moves the empty group back to 40.
     2. The member gets the partition back. Its start position is not `established` yet.
     3. The next trigger reports that 100 is complete: 100 would be committed over 40 without a word.
@@ -353,7 +353,7 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
     if own is None:
         return False
     if held is None:
-        # R49: option onConflict decides first
+        # R12: of another program, so option onConflict decides first
         return group.offset is not None and not established
     # R35, R47: of another topic id, or from before a reset
     return not same_topic(held.topic_id, own.topic_id) or newer(held.reset, own.reset)

@@ -13,7 +13,7 @@ Guards against (rule R46):
 2. Query A reads [0, 50) and commits 50 in its own name. A stops.
 3. B starts and gets the partition. The larger of 50 and 900 would skip [50, 900), which was to be read again.
 
-Guards against (rule R114):
+Guards against (rule R46, a decided conflict):
 1. The checkpoint is at 100, and an operator moves the group to 40. The query follows: it commits 40 in its own name.
 2. It dies before Spark has logged a batch of that.
 3. After the restart the group's text does not look foreign, and the larger of 100 and 40 would undo the operator's
@@ -118,7 +118,7 @@ def decide_start(takeover: Takeover, without_offset: Basis) -> StartDecision:
     if other_topic:
         # By name alone, the offset of the deleted topic would be used for the new one and skip its records.
         return StartDecision(partition, Basis.FIRST_OFFSET, None, recreated=True)
-    # R46, R114: the checkpoint's end is from before the reset
+    # R46: the checkpoint's end is from before the reset
     own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
     if group is None:
         return StartDecision(partition, without_offset if own is None else Basis.LINEAGE, own)
@@ -144,6 +144,11 @@ def basis_without_offset(
     1. With `startingOffsets=latest`, a partition is added, or a new topic matches the pattern.
     2. Producers write 100 records before the query notices the partition.
     3. By `latest` it would start after these records.
+
+    Guards against (rule R4, retention):
+    1. The query is down. A partition is added and filled. Retention removes its first records, which belonged to the
+       group.
+    2. The query starts. If the partition started where its log begins, nobody would report that loss.
     """
     # R6: the topic id did not exist when the query started
     if memory.appeared:
@@ -153,7 +158,7 @@ def basis_without_offset(
     # Partitions that were added later carry a larger count: the smallest is the initial one.
     # R4: the smallest pinned count is the initial one
     if of_topic and partition.partition >= min(pin.partition_count for pin in of_topic):
-        # R5: 0, not the log's beginning
+        # R4: 0, not the log's beginning
         return Basis.FIRST_OFFSET
     # The same holds for topics: a later pin also names topics that were created with it, so only the first pins count.
     # Guards against two ways to skip records, with "latest":
@@ -180,13 +185,13 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
     read has lost them. Later pins are at the checkpoint's end and do not name their own topic. Neither does the pin of
     a recreated topic, but that one is at 0.
 
-    Guards against (rule R8):
+    Guards against (rule R4, forgotten offsets):
     1. With `startingOffsets=latest`, a group is empty for longer than `offsets.retention.minutes`: its offsets are
        deleted.
     2. Meanwhile a partition is added, or another query of the group had read a partition to 500.
     3. `latest` would pin that partition at its end, and skip the unread records.
     """
-    # R8: no pin of a topic that the checkpoint has read
+    # R4: no pin of a topic that the checkpoint has read
     if not of_topic:
         return same_topic(memory.topic_id, topic_id)
     return any(pin.offset > 0 and pin.leaves_out(topic, topic_id) for pin in of_topic)
@@ -205,13 +210,13 @@ def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
 def was_reset(metadata: CommitMetadata | None, known: Reset | None) -> bool:
     """Return whether a partition was reset since `known`, by the group's metadata of it.
 
-    Guards against (rule R48):
+    Guards against (rule R47, a partition that was left alone):
     1. A query dies in the middle of a batch of topics A and B. Only A is reset.
     2. Spark runs the batch again, and the query reads its range of B. The commit does not arrive.
     3. Then it gets a partition of A, which carries the reset. If that voided the end of B too, the range of B would be
        read twice.
     """
-    # R48: its own text would name the reset
+    # R47: left alone, unless its own text names the reset
     return metadata is not None and newer(metadata.reset, known)
 
 
@@ -253,7 +258,7 @@ class Lineage:
 
         `group` has the group's offsets of all partitions that the checkpoint `start` has read.
         """
-        # R114: newer than all resets that a checkpoint may know
+        # R46: a decision is newer than all resets that a checkpoint may know
         reset = next_reset(group.values(), now_ms, name, self.reset)
         return Lineage(name, reset, self.void | void_ends(start, group) | frozenset(decided))
 
@@ -274,7 +279,7 @@ def initial_topics(
        it.
     3. If the pin of `refunds` named `returns`, then `returns` would count as initial and start at its end.
     """
-    # R8: what is pinned from now on names no topic
+    # R7: the first pins are forgotten, so later ones name no topic
     if has_read and not pins:
         return {}
     # Thousands of pins have few texts.
@@ -310,7 +315,7 @@ def must_pin(decision: StartDecision, position: int, group: GroupOffset | None) 
     """Return whether to commit the position before a batch is planned; if not, the group's own text is enough."""
     if group is None or group.offset is None or position > group.offset or decision.recreated:
         return True
-    # R114: a decision is committed, also at the group's own offset
+    # R46: a decision is committed, also at the group's own offset
     # So is an offset of another program: one without metadata is then one that was moved since.
     return decision.conflict is not None or metadata_of(group) is None
 

@@ -4,7 +4,7 @@ All drivers have the same code and the same checkpoint, on storage that all of t
 (`membership.owner_lock`) and runs the queries, the others wait with their Spark sessions ready.
 
 The lock decides who starts. It cannot stop a process that does not run: what fences an old driver that wakes up late is
-its source, which proves its membership before it plans (rules R67, R68), and Spark, which refuses the second one of two
+its source, which proves its membership before it plans (rule R67), and Spark, which refuses the second one of two
 writers of a checkpoint's log.
 """
 

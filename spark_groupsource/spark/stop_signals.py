@@ -98,6 +98,9 @@ class JvmSignals:
             ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
             cls._one = cls()
         cls._one._hold_s = max(cls._one._hold_s, min(timeout_s, _LONGEST_HOLD_S) + _MARGIN_S)
+        if cls._one._taken:
+            # The program waits for its queries one after the other, and the signal came to an earlier one.
+            cls._one._stop_all()
 
     @classmethod
     def ended(cls, requested: EndRequest) -> None:
@@ -116,6 +119,9 @@ class JvmSignals:
             end = threading.Timer(self._hold_s if self.waiting else _MARGIN_S, self.release)
             end.daemon = True
             end.start()
+        self._stop_all()
+
+    def _stop_all(self) -> None:
         for requested in tuple(self.waiting):
             requested.stop = True
 

@@ -355,7 +355,7 @@ def test_the_commit_of_a_handover_fails(
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
-@pytest.mark.rule("R15")
+@pytest.mark.rule("R14")
 def test_a_commit_that_the_coordinator_reads_late_moves_nothing_back(
     protocol: str, make_group: Callable[[str], Group], proxy: KafkaProxy
 ) -> None:

@@ -195,7 +195,7 @@ def test_p8_a_topic_is_recreated_with_less_than_was_planned(
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
-@pytest.mark.rule("R69")
+@pytest.mark.rule("R67")
 def test_p8_a_membership_is_proven_while_a_topic_is_deleted(protocol: str, make_scene: MakeScene) -> None:
     """Guards against:
 

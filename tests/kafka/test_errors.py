@@ -148,7 +148,7 @@ def test_missing_rights(
 
 
 @pytest.mark.parametrize("member", ["classic", "consumer", "kafka-python"])
-@pytest.mark.rule("R20")
+@pytest.mark.rule("R19")
 def test_p6_a_right_that_is_taken_away_from_a_running_query(
     member: str, guarded_kafka: RealKafka, spark: SparkSession, options: dict[str, str], topic: str, group: str,
     tmp_path: Path,

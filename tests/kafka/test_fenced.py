@@ -118,7 +118,7 @@ def test_p5_p6_a_zombie_plans_nothing_before_it_has_proven_its_membership(
     assert scene.events["first"].lines("doubted")
 
 
-@pytest.mark.rule("R68")
+@pytest.mark.rule("R67")
 def test_p5_p6_a_proof_whose_answer_is_older_than_the_groups_session_proves_nothing(
     make_scene: Callable[[str], Scene],
 ) -> None:
@@ -155,7 +155,7 @@ def test_p5_p6_a_proof_whose_answer_is_older_than_the_groups_session_proves_noth
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
-@pytest.mark.rule("R101")
+@pytest.mark.rule("R26")
 def test_a_stop_of_a_member_that_was_removed_waits_for_no_batch(
     protocol: str, make_scene: Callable[[str], Scene]
 ) -> None:

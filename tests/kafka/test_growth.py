@@ -78,7 +78,7 @@ def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_begi
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-@pytest.mark.rule("R5")
+@pytest.mark.rule("R4")
 def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_reported(
     starting: str, client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kafka
 # --- topics that are deleted
 
 
-@pytest.mark.rule("R38")
+@pytest.mark.rule("R91")
 def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
     client: Independent, options: dict[str, str], topic: str, tmp_path: Path, application: Application
 ) -> None:

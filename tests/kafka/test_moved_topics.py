@@ -111,7 +111,7 @@ def test_p8_what_tasks_have_skipped_is_reported_by_a_stop_before_the_next_trigge
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.rule("R39", "R82")
+@pytest.mark.rule("R91", "R82")
 def test_p8_a_topic_that_others_have_read_before_it_was_deleted_stops_no_restart(
     protocol: str, client: Independent, options: dict[str, str], topic: str, tmp_path: Path, application: Application
 ) -> None:

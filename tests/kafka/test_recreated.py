@@ -76,7 +76,7 @@ def test_p2_p8_a_topic_that_is_recreated_between_the_plan_and_the_read(
     assert losses[-1]["metrics"]["records_lost"] == OLD
 
 
-@pytest.mark.rule("R80")
+@pytest.mark.rule("R35")
 def test_p1_a_topic_that_is_recreated_with_as_many_records(
     client: Independent, options: dict[str, str], topic: str, tmp_path: Path
 ) -> None:

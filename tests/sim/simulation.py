@@ -386,7 +386,7 @@ class Simulation:
     def _start_of(self, name: str, topic_id: str, number: int, low: int) -> Start:
         """Return the bounds of a start: with "latest", up to the log's end when the group first stored a start.
 
-        That is one moment for all partitions of a topic, whoever owned them then (rule R101).
+        That is one moment for all partitions of a topic, whoever owned them then (rule R26).
         """
         first: Commit | None = next((commit for commit in self.group.commits if commit.topic == name), None)
         if self.configuration.starting != "latest" or first is None:

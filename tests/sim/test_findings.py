@@ -176,7 +176,7 @@ def test_p8_a_restart_without_a_partition_beside_a_query_that_reads_the_recreate
 
 @pytest.mark.parametrize("protocol", ["eager", *SHARED])
 @pytest.mark.parametrize("recreated", [False, True], ids=["deleted", "recreated"])
-@pytest.mark.rule("R39")
+@pytest.mark.rule("R91")
 def test_p8_a_partition_that_has_come_back_and_was_in_no_batch_since(protocol: str, recreated: bool) -> None:
     """1. q1 hands orders-1 over, and it comes back. 2. It gets records. 3. q1 is killed. 4. The topic is deleted."""
     script = _two(protocol, topics=(("orders", 2), ("refunds", 1)))

@@ -59,8 +59,8 @@ def test_r7_a_new_pin_names_only_topics_that_all_other_pins_name(deleted_s: floa
         assert sorted(script.rows("q1", topic) + script.rows("q2", topic)) == list(range(10))
 
 
-@pytest.mark.rule("R8")
-def test_r8_a_group_that_has_forgotten_its_offsets_starts_at_the_beginning() -> None:
+@pytest.mark.rule("R4")
+def test_r4_a_group_that_has_forgotten_its_offsets_starts_at_the_beginning() -> None:
     """1. Two queries read. 2. Both stop, the group's offsets expire, records come. 3. One starts first."""
     script = _script(starting="latest")
     script.on(2.0, script.starts("q2"))
@@ -74,8 +74,8 @@ def test_r8_a_group_that_has_forgotten_its_offsets_starts_at_the_beginning() -> 
         assert read >= set(range(25))
 
 
-@pytest.mark.rule("R15")
-def test_r15_newer_offsets_wait_after_a_late_answer() -> None:
+@pytest.mark.rule("R14")
+def test_r14_newer_offsets_wait_after_a_late_answer() -> None:
     """1. The connection with the commit of a batch is given up; the client sends it again. 2. The next batch ends.
     3. The coordinator reads the old connection after that."""
     script = _script(queries=1, batch_s=(0.02, 0.02))
@@ -218,8 +218,8 @@ def test_r67_a_silence_puts_the_membership_in_doubt(suspended: bool) -> None:
     assert [e.planned_at - 1000.0 for e in q1.checkpoint.entries.values() if 1010.0 < e.planned_at < 1028.0] == []
 
 
-@pytest.mark.rule("R68")
-def test_r68_a_slow_proof_proves_nothing() -> None:
+@pytest.mark.rule("R67")
+def test_r67_a_slow_proof_proves_nothing() -> None:
     """1. q1 sends its proof. 2. It is stopped before it has the answer; q2 reads on. 3. It goes on, still cut off."""
     script = _script("kip848")
     world, q1 = script.world, script.app("q1")
@@ -310,8 +310,8 @@ def test_r1_nothing_is_planned_before_the_group_holds_the_start_position() -> No
     assert [entry.planned_at for entry in q1.checkpoint.entries.values() if entry.planned_at < first] == []
 
 
-@pytest.mark.rule("R5")
-def test_r5_an_added_partition_starts_at_offset_0() -> None:
+@pytest.mark.rule("R4")
+def test_r4_an_added_partition_starts_at_offset_0() -> None:
     """1. The query is down; a partition is added and filled. 2. Its first records are removed. 3. It starts."""
     script = _script(queries=1)
     script.on(1.0, script.writes(10))
@@ -517,8 +517,8 @@ def test_r36_a_recreated_topic_is_believed_after_three_seconds() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R38")
-def test_r38_partitions_that_leave_are_checked_for_deletion() -> None:
+@pytest.mark.rule("R91")
+def test_r91_partitions_that_leave_are_checked_for_deletion() -> None:
     """1. A topic with unread records is deleted. 2. The group takes its partitions before the next trigger."""
     script = _script("kip848", queries=1, topics=(("orders", 1), ("refunds", 1)))
     script.on(1.0, script.writes(4), script.writes(10, "refunds"))
@@ -529,8 +529,8 @@ def test_r38_partitions_that_leave_are_checked_for_deletion() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R39")
-def test_r39_a_start_checks_what_the_newest_batch_had_read() -> None:
+@pytest.mark.rule("R91")
+def test_r91_a_start_checks_what_the_newest_batch_had_read() -> None:
     """1. The query is down; its topic is recreated with fewer partitions. 2. It starts."""
     script = _script(queries=1, max_rows=4)
     script.on(1.0, script.writes(20))
@@ -539,8 +539,8 @@ def test_r39_a_start_checks_what_the_newest_batch_had_read() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R69")
-def test_r69_a_proof_has_an_offset_of_each_topic() -> None:
+@pytest.mark.rule("R67")
+def test_r67_a_proof_has_an_offset_of_each_topic() -> None:
     """1. A topic is deleted. 2. The process is stopped for a while. 3. Its proof is refused for that topic."""
     script = _script("kip848", queries=1, topics=(("deliveries", 1), ("orders", 1)))
     script.on(1.0, script.writes(10), script.writes(10, "deliveries"))
@@ -554,8 +554,8 @@ def test_r69_a_proof_has_an_offset_of_each_topic() -> None:
     assert script.app("q1").checkpoint.entries
 
 
-@pytest.mark.rule("R80")
-def test_r80_a_recreated_topic_with_as_many_records_is_noticed() -> None:
+@pytest.mark.rule("R35")
+def test_r35_a_recreated_topic_with_as_many_records_is_noticed() -> None:
     """1. 20 records are read. 2. The topic is recreated, and gets 20 records."""
     script = _script("eager", queries=1, topics=(("orders", 1),))
     script.on(1.0, script.writes(20))
@@ -588,8 +588,8 @@ def test_p8_a_loss_is_reported_once() -> None:
     assert lost == [[["orders", 0, 10, 15]]]
 
 
-@pytest.mark.rule("R49")
-def test_r49_a_completed_batch_moves_no_offset_that_another_program_has_set() -> None:
+@pytest.mark.rule("R12")
+def test_r12_a_completed_batch_moves_no_offset_that_another_program_has_set() -> None:
     """1. q1 is cut off in a batch, its session expires. 2. An operator moves the group. 3. q1 comes back."""
     script = _script(queries=1, topics=(("orders", 1),), on_conflict="group")
     q1 = script.app("q1")
@@ -602,8 +602,8 @@ def test_r49_a_completed_batch_moves_no_offset_that_another_program_has_set() ->
     assert len(script.events("q1", "conflict")) == 1
 
 
-@pytest.mark.rule("R114")
-def test_r114_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
+@pytest.mark.rule("R46")
+def test_r46_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
     """1. q1 is at 20. A tool sets the group to 5. 2. q1 commits 5, and is killed before Spark has logged a batch."""
     script = _script(queries=1, topics=(("orders", 1),))
     q1 = script.app("q1")
@@ -616,8 +616,8 @@ def test_r114_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
     assert len(script.events("q1", "conflict")) == len(script.events("q1", "reset")) == 1
 
 
-@pytest.mark.rule("R114")
-def test_r114_a_decision_counts_for_others_too() -> None:
+@pytest.mark.rule("R46")
+def test_r46_a_decision_counts_for_others_too() -> None:
     """1. q1 and q2 have read orders to 20. A tool sets 5. 2. q1 follows, and dies at 11. 3. q2 goes on there."""
     script = _script(topics=(("orders", 1),))
     script.on(1.0, script.writes(10))
@@ -718,8 +718,8 @@ def test_r14_a_commit_in_doubt_is_repeated_one_at_a_time() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R15")
-def test_r15_a_handover_clears_up_what_is_in_doubt_first() -> None:
+@pytest.mark.rule("R14")
+def test_r14_a_handover_clears_up_what_is_in_doubt_first() -> None:
     """1. Nobody knows whether 10 was accepted. 2. [10, 20) ends while a handover waits for it, which then has 20."""
     script = _script(batch_s=(0.02, 0.02))
     script.on(3.0, script.refuses("q1", Error.UNKNOWN_SERVER_ERROR, 20), script.writes(10))
@@ -737,8 +737,8 @@ def test_r18_a_large_commit_is_cut_into_requests() -> None:
     assert len(script.group.offsets) == 2600
 
 
-@pytest.mark.rule("R20")
-def test_r20_a_commit_that_is_denied_ends_the_query() -> None:
+@pytest.mark.rule("R19")
+def test_r19_a_commit_that_is_denied_ends_the_query() -> None:
     """1. An operator takes the right to commit away. 2. Records come."""
     script = _script(queries=1, batch_s=(0.02, 0.02), max_rows=5)
     script.on(3.0, script.refuses("q1", Error.GROUP_AUTHORIZATION_FAILED, 8), script.writes(40))
@@ -807,8 +807,8 @@ def test_r36_one_broker_that_lags_behind_brings_no_topic_back() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R38")
-def test_r38_what_is_lost_with_partitions_that_leave_fails_the_query() -> None:
+@pytest.mark.rule("R91")
+def test_r91_what_is_lost_with_partitions_that_leave_fails_the_query() -> None:
     """1. A topic with unread records is deleted. 2. Its partitions leave before the next trigger."""
     topics = (("orders", 1), ("refunds", 1))
     script = _script("kip848", queries=1, topics=topics, max_rows=4, fail_on_data_loss=True)
@@ -833,8 +833,8 @@ def test_r91_what_is_lost_with_a_partition_that_moves_is_reported(protocol: str)
     assert script.judged() == []
 
 
-@pytest.mark.rule("R69")
-def test_r69_a_deleted_topic_keeps_no_member_from_its_proof() -> None:
+@pytest.mark.rule("R67")
+def test_r67_a_deleted_topic_keeps_no_member_from_its_proof() -> None:
     """1. The topic of a member's first partition is deleted. 2. It was stopped for a while, and proves itself."""
     script = _script(queries=1, topics=(("deliveries", 1), ("orders", 1)))
     script.on(1.0, script.writes(10), script.writes(10, "deliveries"))
@@ -858,8 +858,8 @@ def test_r81_a_recreated_topic_is_not_read_under_the_old_assignment() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R93")
-def test_r93_a_recreated_topic_is_no_truncated_one() -> None:
+@pytest.mark.rule("R45")
+def test_r45_a_recreated_topic_is_no_truncated_one() -> None:
     """1. A topic is read to 20. 2. It is recreated, ends at 30, and its leader has a higher epoch."""
     script = _script(queries=1, topics=(("orders", 1),))
     script.on(1.0, script.writes(20))
@@ -870,8 +870,8 @@ def test_r93_a_recreated_topic_is_no_truncated_one() -> None:
     assert [loss["reason"] for loss in script.events("q1", "data_lost") if "truncated" in loss["reason"]] == []
 
 
-@pytest.mark.rule("R101")
-def test_r101_a_revoke_waits_for_no_batch_of_lost_partitions() -> None:
+@pytest.mark.rule("R26")
+def test_r26_a_revoke_waits_for_no_batch_of_lost_partitions() -> None:
     """1. A batch is in flight; the process was stopped for a while. 2. Its proof is answered with UNKNOWN_MEMBER_ID. 3.
     A query joins, and the client revokes a partition."""
     script = _script("kip848", drain_s=40.0)
@@ -883,8 +883,8 @@ def test_r101_a_revoke_waits_for_no_batch_of_lost_partitions() -> None:
     assert [problem for problem in script.judged() if "WATCH" in problem] == []
 
 
-@pytest.mark.rule("R101")
-def test_r101_a_member_that_leaves_waits_for_no_batch() -> None:
+@pytest.mark.rule("R26")
+def test_r26_a_member_that_leaves_waits_for_no_batch() -> None:
     """1. A commit has no answer, a batch is in flight, the partitions are lost. 2. The query is asked to stop. 3. While
     it waits for the answer, the client joins again."""
     script = _script(queries=1, drain_s=40.0, batch_s=(0.02, 0.02))
@@ -908,8 +908,8 @@ def test_p8_a_deleted_topic_is_reported_once() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R15")
-def test_r15_a_late_answer_about_an_older_offset_says_nothing_about_a_newer_one() -> None:
+@pytest.mark.rule("R14")
+def test_r14_a_late_answer_about_an_older_offset_says_nothing_about_a_newer_one() -> None:
     """1. The commit of 10 has no answer. 2. The query is asked to stop, and commits 20: no answer. 3. That of 10 fails.
     4. The client closes, and revokes."""
     script = _script("kip848", queries=1, batch_s=(0.02, 0.02))

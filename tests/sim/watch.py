@@ -138,9 +138,9 @@ class Watch:
         elif same_topic(stay.topic_id, metadata.topic_id):
             doubted = stay.doubt is not None and (later or stay.doubted_later) and not stay.is_lost
             if stay.doubt is not None and doubted and item.offset > stay.doubt.offset:
-                self._wrong("R15", f"{what} is sent while nobody knows what became of {stay.doubt.offset}")
+                self._wrong("R14", f"{what} is sent while nobody knows what became of {stay.doubt.offset}")
             if item.offset < (reached := max([stay.reached, *under_way])):
-                self._wrong("R15", f"{what} is sent after {reached}")
+                self._wrong("R14", f"{what} is sent after {reached}")
 
     def answered(self, result: CommitResult, *, later: bool) -> None:
         """Record the answer to a commit, as the query gets it."""
@@ -178,7 +178,7 @@ class Watch:
         waited = self.app.world.now - self._began - self._in_calls
         calm = process is not None and process.stopped_until < self._began and not process.hiccup
         if kind == "revoked" and calm and waited > _HANDOVER_S and (lost or closing):
-            self._wrong("R101", f"a revoke waits {waited:.1f} s for nothing")
+            self._wrong("R26", f"a revoke waits {waited:.1f} s for nothing")
 
     def all_lost(self, partitions: Sequence[TopicPartition]) -> bool:
         """Return whether the query knows that these partitions are lost."""

@@ -1,6 +1,6 @@
 """Classify refused commits by Kafka's error code, and map those that are refused for good to the catalogue's errors.
 
-Both clients use the codes of the protocol. Rules R19 and R20 use the classes.
+Both clients use the codes of the protocol. Rule R19 uses the classes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def classify_refusal(error: KafkaError) -> Refusal:
     2. The member drops its partitions as if it had lost them.
     3. The group never assigns them again: nobody reads them.
 
-    Guards against (rule R20):
+    Guards against (rule R19, refused for good):
     1. The right to use the group is removed while the query runs. A commit is refused.
     2. As a commit without a clear answer it would be sent again forever, and hold up all others.
     3. The query would read on without commits. After a restart all of that would be read again.
@@ -53,7 +53,7 @@ def classify_refusal(error: KafkaError) -> Refusal:
         return Refusal.LOST
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return Refusal.NO_TOPIC
-    # R20: no later try is accepted
+    # R19: no later try is accepted
     if error.code() in DENIED:
         return Refusal.DENIED
     # R19: sent again, nothing is dropped

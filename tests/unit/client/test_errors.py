@@ -398,7 +398,7 @@ def test_an_offset_that_was_never_committed_is_none() -> None:
         (KafkaError.INVALID_COMMIT_OFFSET_SIZE, Refusal.DENIED),
     ],
 )
-@pytest.mark.rule("R19", "R20")
+@pytest.mark.rule("R19")
 def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:
     assert classify_refusal(KafkaError(code)) is refusal
 
@@ -412,7 +412,7 @@ def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:
         (KafkaError.INVALID_COMMIT_OFFSET_SIZE, "COMMIT_TOO_LARGE", ["2 partitions", "42 bytes", "max.message.bytes"]),
     ],
 )
-@pytest.mark.rule("R20")
+@pytest.mark.rule("R19")
 def test_a_commit_that_is_refused_for_good_is_reported_with_what_to_do(
     code: int, condition: str, parts: list[str]
 ) -> None:

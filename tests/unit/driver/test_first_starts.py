@@ -47,7 +47,7 @@ def test_other_partitions_are_read_meanwhile() -> None:
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [2, 5)", "orders-1 [9, 9)"], "it stores both"
 
 
-@pytest.mark.rule("R106")
+@pytest.mark.rule("R105")
 def test_who_waits_in_vain_stores_the_position_of_its_first_moment(caplog: pytest.LogCaptureFixture) -> None:
     """What is written while it waits is read. Nothing is planned while another member's commit may arrive."""
     bed = waiting()
@@ -62,7 +62,7 @@ def test_who_waits_in_vain_stores_the_position_of_its_first_moment(caplog: pytes
     assert ranges(next_trigger(bed)) == ["orders-1 [9, 20)"]
 
 
-@pytest.mark.rule("R106")
+@pytest.mark.rule("R105")
 def test_p5_a_start_that_arrives_after_the_wait_is_where_it_goes_on() -> None:
     bed = waiting()
     next_trigger(bed, WAIT_S)

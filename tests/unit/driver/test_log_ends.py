@@ -68,7 +68,7 @@ def test_an_idle_trigger_is_one_small_request() -> None:
     assert bed.cluster.asked == ["survey", "ends", "ends", "survey"]
 
 
-@pytest.mark.rule("R80")
+@pytest.mark.rule("R35")
 def test_idle_triggers_ask_for_the_topics_ids_every_five_seconds() -> None:
     bed = Bed()
     bed.plan(500, 500, None)

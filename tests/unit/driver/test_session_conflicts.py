@@ -74,7 +74,7 @@ def test_a_coordinator_that_has_lost_commits_is_no_conflict(caplog: pytest.LogCa
     assert "disagree" not in caplog.text
 
 
-@pytest.mark.rule("R114")
+@pytest.mark.rule("R46")
 def test_a_partition_that_another_program_has_moved_is_no_end_of_a_checkpoint_that_knows_newer_resets() -> None:
     """p0 and p1 were moved, and p1 is another member's, which decides that: perhaps as an older reset than p0's."""
     bed = Bed()
@@ -130,7 +130,7 @@ def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset() -> N
 
 @pytest.mark.parametrize("fetched", [True, False], ids=["offsets are known", "offsets come later"])
 @pytest.mark.parametrize(("choice", "position"), [("group", 40), ("fail", None)])
-@pytest.mark.rule("R49")
+@pytest.mark.rule("R12")
 def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
     choice: str, position: int | None, fetched: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,7 +37,7 @@ def take_deleted(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("subscription", [{}, {"subscribePattern": "ord.*"}], ids=["list", "pattern"])
-@pytest.mark.rule("R39")
+@pytest.mark.rule("R91")
 def test_a_topic_that_was_deleted_while_the_query_was_down(subscription: dict[str, str]) -> None:
     bed = Bed(startingOffsets="earliest", **subscription)
     del bed.cluster.topics["orders"]
@@ -182,7 +182,7 @@ def test_topics_that_are_deleted_one_after_the_other_in_one_trigger() -> None:
     assert ranges(bed.next_batch(end)) == ["orders-0 [5, 6)"]
 
 
-@pytest.mark.rule("R5", "R41")
+@pytest.mark.rule("R4", "R41")
 def test_newly_assigned_partitions_that_do_not_exist_do_not_hold_up_the_others() -> None:
     """The group refuses their commits. 1. a topic comes back with fewer partitions, and a newcomer gets one that is
     gone; 2. the session is lost, the topic comes back with fewer, and the old assignment comes first.

@@ -136,7 +136,7 @@ def test_p8_partitions_that_leave_with_their_topic_fail_a_query_that_knows_of_un
 
 
 @pytest.mark.parametrize("others", [True, False])
-@pytest.mark.rule("R39", "R82")
+@pytest.mark.rule("R91", "R82")
 def test_a_restart_after_a_topic_was_deleted_fails_only_if_no_other_member_can_have_read_it(
     others: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -97,7 +97,7 @@ def made_anew_with_fewer(*, accepted: bool = True, **options: str) -> tuple[Bed,
 
 
 @pytest.mark.parametrize("accepted", [True, False])
-@pytest.mark.rule("R43")
+@pytest.mark.rule("R19")
 def test_nobody_waits_for_the_commit_of_a_missing_partition(accepted: bool) -> None:
     """The new topic is empty, so the old end stays the query's start, and is completed again at each trigger."""
     bed, end = made_anew_with_fewer(accepted=accepted, failOnDataLoss="false")

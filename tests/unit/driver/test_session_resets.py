@@ -87,7 +87,7 @@ def test_a_lineage_that_a_reset_leaves_alone_keeps_its_ends() -> None:
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["owns both later", "owns both at once"])
-@pytest.mark.rule("R48")
+@pytest.mark.rule("R47")
 def test_a_reset_of_one_topic_loses_nothing_of_another(both: bool) -> None:
     """A query dies in the batch p0 [800, 900), p1 [5, 9); p0 alone is reset; started again, the query reads the batch
     once more, and is given p1 only. Nobody tells it of the reset, and its checkpoint says that p1 is read up to 9.

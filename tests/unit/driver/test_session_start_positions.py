@@ -32,7 +32,7 @@ def test_a_new_group_starts_from_a_group_that_has_offsets_in_another_partition_o
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-@pytest.mark.rule("R5")
+@pytest.mark.rule("R4")
 def test_p8_what_an_added_partition_lost_before_anybody_looked_is_reported(
     starting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,7 +157,7 @@ def test_a_coordinator_that_does_not_report_the_offsets_fails_in_bounded_time() 
 
 @pytest.mark.parametrize("subscription", [{"subscribe": "orders"}, {"subscribePattern": "orders.*"}])
 @pytest.mark.parametrize("at_once", [True, False], ids=["assigned at once", "one after the other"])
-@pytest.mark.rule("R8")
+@pytest.mark.rule("R4")
 def test_p1_what_was_added_while_the_group_forgot_its_offsets_is_read(
     at_once: bool, subscription: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,7 +182,7 @@ def test_p1_what_was_added_while_the_group_forgot_its_offsets_is_read(
     assert caplog.text.count("the group has no offsets of what was read before") == (1 if at_once else 2)
 
 
-@pytest.mark.rule("R8")
+@pytest.mark.rule("R7")
 def test_p1_a_pin_after_the_group_forgot_names_no_other_topic() -> None:
     """1. A has read orders, B refunds to 500. 2. The group forgets both. 3. A starts first and gets orders: what it
     pins must not say that refunds begins now. 4. C, which has read nothing, gets refunds.

@@ -62,7 +62,7 @@ def test_a_deleted_topic_is_lost_from_where_it_was_read() -> None:
     assert bed.left() == Missing(), "once"
 
 
-@pytest.mark.rule("R39")
+@pytest.mark.rule("R91")
 def test_the_newest_batch_of_a_checkpoint_is_compared_before_the_first_assignment() -> None:
     bed = Bed(joined=False)
     del bed.cluster.topics["orders"], bed.cluster.topics["refunds"]

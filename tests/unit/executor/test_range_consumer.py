@@ -593,7 +593,7 @@ def test_a_resting_consumer_fetches_nothing_and_forgets_what_it_had() -> None:
 
 
 @pytest.mark.parametrize("event", [unknown(0), out_of_range(0)])
-@pytest.mark.rule("R61")
+@pytest.mark.rule("R57")
 def test_what_comes_behind_a_lost_position_is_another_logs(event: FakeMessage) -> None:
     """The client goes on by itself when the topic is back."""
     consumer, _ = consumer_of([event, *records(0, 10, 11, 12), eof(0, 13)], records(0, 10, 11, 12))

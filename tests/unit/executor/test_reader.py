@@ -442,7 +442,7 @@ def made_again(bed: Bed) -> None:
     bed.cluster.topics["orders"] = TopicInfo("topic-id-2", 2)
 
 
-@pytest.mark.rule("R61")
+@pytest.mark.rule("R57")
 def test_a_topic_that_is_recreated_while_it_is_read_is_lost() -> None:
     """By offset alone it looks like a leader that lags."""
     bed = Bed(records(0, 10), [out_of_range(0)])
@@ -454,7 +454,7 @@ def test_a_topic_that_is_recreated_while_it_is_read_is_lost() -> None:
 
 
 @pytest.mark.parametrize("low", [0, 12])
-@pytest.mark.rule("R61")
+@pytest.mark.rule("R57")
 def test_records_of_a_topic_that_was_recreated_are_not_read_as_the_old_ones(
     low: int, caplog: pytest.LogCaptureFixture
 ) -> None:

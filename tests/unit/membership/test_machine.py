@@ -103,7 +103,7 @@ def complete(machine: MemberMachine, batch: FlightBatch) -> tuple[Effect, ...]:
     ],
     ids=["its start", "a decided conflict", "a foreign offset", "passed", "a recreated topic", "deleted", "no answer"],
 )
-@pytest.mark.rule("R90")
+@pytest.mark.rule("R86")
 def test_what_the_group_needs_of_a_batch_that_could_not_be_committed(held: GroupOffset | None, passed: bool) -> None:
     machine = MemberMachine()
     machine.handle(Started())
@@ -539,7 +539,7 @@ def test_an_acknowledgement_of_the_same_offset_brings_the_newer_text() -> None:
 # --- proof of membership
 
 
-@pytest.mark.rule("R69")
+@pytest.mark.rule("R67")
 def test_proof_prefers_the_pending_offset() -> None:
     """The commit of it may be on its way; the older one sent after it would move the group back."""
     machine, batch = joined((0, 10)), flight(R0)
@@ -548,7 +548,7 @@ def test_proof_prefers_the_pending_offset() -> None:
     assert machine.proof() == (item(0, 20),)
 
 
-@pytest.mark.rule("R69")
+@pytest.mark.rule("R67")
 def test_a_proof_is_of_each_topic() -> None:
     """The commit of a topic that was deleted is refused, and would never prove anything."""
     machine = MemberMachine()

@@ -300,7 +300,7 @@ def test_a_stop_commits_although_the_client_asks_for_nothing_back() -> None:
 # --- offsets and positions
 
 
-@pytest.mark.rule("R106")
+@pytest.mark.rule("R105")
 def test_p5_starts_that_others_may_have_stored_meanwhile_are_not_committed() -> None:
     """The member's thread was busy since the group's offsets were requested."""
     with running() as bed:
@@ -636,7 +636,7 @@ def test_a_stop_ends_a_drain_and_commits_what_the_log_has(complete: bool) -> Non
 # --- partitions that the client does not know to be lost
 
 
-@pytest.mark.rule("R101")
+@pytest.mark.rule("R26")
 def test_a_stop_after_a_suspension_does_not_wait_for_lost_partitions(caplog: pytest.LogCaptureFixture) -> None:
     """1. The machine is suspended. 2. The coordinator does not know the member any more. 3. The client, which has not
     noticed that, revokes the partitions when it closes."""
@@ -717,7 +717,7 @@ def test_a_stop_by_signal_waits_for_a_batch_that_runs_again_before_its_member_ha
 
 @pytest.mark.parametrize("held", [10, 20])
 @pytest.mark.parametrize("how", ["Spark's word", "the log", "a stop at once"])
-@pytest.mark.rule("R90")
+@pytest.mark.rule("R86")
 def test_p6_a_stop_is_clean_only_if_the_group_has_the_ends_of_all_batches(how: str, held: int) -> None:
     """1. Spark runs a logged batch again, 2. it is complete before the member has joined, 3. the query is stopped: the
     next owner repeats the batch, unless others have passed it."""
@@ -737,7 +737,7 @@ def test_p6_a_stop_is_clean_only_if_the_group_has_the_ends_of_all_batches(how: s
 
 
 @pytest.mark.rule("R79")
-@pytest.mark.rule("R90")
+@pytest.mark.rule("R86")
 def test_a_stop_between_two_clients_is_not_clean_and_no_failure() -> None:
     """The same of a static member, whose old session has not ended: nobody can be asked for the group's offset."""
     with running(kafka__group__instance__id="one") as bed:
@@ -752,7 +752,7 @@ def test_a_stop_between_two_clients_is_not_clean_and_no_failure() -> None:
 
 
 @pytest.mark.parametrize("complete", [True, False])
-@pytest.mark.rule("R90")
+@pytest.mark.rule("R86")
 def test_a_stop_of_a_member_that_has_given_its_partitions_up_waits_for_nothing_and_is_no_failure(
     complete: bool,
 ) -> None:
@@ -764,7 +764,7 @@ def test_a_stop_of_a_member_that_has_given_its_partitions_up_waits_for_nothing_a
         assert not bed.member.failed
 
 
-@pytest.mark.rule("R90")
+@pytest.mark.rule("R86")
 def test_a_stop_is_not_clean_if_the_groups_offset_is_not_known() -> None:
     with running() as bed:
         bed.group.committed[P0] = GroupOffset(10, "pin")
@@ -1039,7 +1039,7 @@ def test_an_eager_revoke_gives_everything_up_and_joins_anew() -> None:
 
 
 @pytest.mark.parametrize(("session_s", "proofs"), [(6.0, 2), (45.0, 1), (None, 2)])
-@pytest.mark.rule("R68")
+@pytest.mark.rule("R67")
 def test_p5_a_proof_is_held_against_the_session_that_the_group_has(session_s: float | None, proofs: int) -> None:
     """Under KIP-848. Guards against: 1. a proof is accepted; 2. the process is stopped for 8 s, and the session of 6 s
     expires; 3. it takes the answer for new. A session that is not known may be as short.

@@ -318,7 +318,7 @@ def test_a_reset_overrules_batches_that_were_planned_before_it(
     assert not overruled(late, GroupOffset(None))
 
 
-@pytest.mark.rule("R49")
+@pytest.mark.rule("R12")
 def test_another_programs_offset_is_left_alone_until_the_start_position_is_established() -> None:
     late = CommitItem(tp(0), 900, CommitMetadata(LINEAGE, ID, 800, 900, Pin(0, 1)).to_text())
     assert overruled(late, GroupOffset(0, ""), established=False)

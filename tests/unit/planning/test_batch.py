@@ -310,7 +310,7 @@ def test_a_replay_reads_nothing_after_a_reset(
         assert replay == Replay(tuple(ranges))
 
 
-@pytest.mark.rule("R114")
+@pytest.mark.rule("R46")
 def test_ends_that_a_reset_or_a_decision_makes_void_are_forgotten() -> None:
     start = offset_of(OffsetRange(P0, 10, 20), done={P1: 900, P2: 7})
     planned, ids = [OffsetRange(P0, 0, 50)], {"orders": TOPIC_ID}

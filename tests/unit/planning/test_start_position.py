@@ -125,7 +125,7 @@ def test_a_decision_of_an_older_version_is_not_followed_in_silence(
         (90, MINE, 70, True),
     ],
 )
-@pytest.mark.rule("R114")
+@pytest.mark.rule("R46")
 def test_what_is_committed_of_a_start_position(
     group: int | None, writer: str | None, own: int | None, pins: bool
 ) -> None:
@@ -156,7 +156,7 @@ def test_offsets_of_the_new_topic_count_although_the_lineage_has_read_the_old_on
     assert decide_start(taken_over, Basis.STARTING_POSITION) == StartDecision(P0, Basis.GROUP, 7)
 
 
-@pytest.mark.rule("R5")
+@pytest.mark.rule("R4")
 def test_a_partition_that_was_made_later_starts_at_its_first_offset() -> None:
     """Also when retention has removed its first records meanwhile: these are lost."""
     decision = decide_start(takeover(None, NOBODYS, None), Basis.FIRST_OFFSET)
@@ -322,7 +322,7 @@ def was_reset(group: int | None, writer: str | None, own: int | None, *, written
     ],
 )
 @pytest.mark.rule("R46")
-@pytest.mark.rule("R114")
+@pytest.mark.rule("R46")
 def test_after_a_reset_the_group_wins_without_a_conflict(
     group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
 ) -> None:
@@ -369,7 +369,7 @@ def held(offset: int, reset: Reset | None) -> GroupOffset:
         (SourceOffset(LINEAGE), {P0: held(0, FIRST)}, set()),
     ],
 )
-@pytest.mark.rule("R48")
+@pytest.mark.rule("R47")
 def test_what_a_reset_makes_void(
     start: SourceOffset, group: dict[TopicPartition, GroupOffset], void: set[TopicPartition]
 ) -> None:

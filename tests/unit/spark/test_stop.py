@@ -607,6 +607,15 @@ def test_a_signal_that_comes_to_the_jvm_late_ends_it_after_the_program(
     assert jvm.ended_by == []
 
 
+def test_a_signal_to_the_jvm_also_stops_the_queries_that_follow(jvm: FakeJvm) -> None:
+    """A program waits for one query after the other. It has no other sign that its JVM is about to end."""
+    with signals.on_end_signals(60.0):
+        jvm.take(jvm.Signal("TERM"))
+    with signals.on_end_signals(60.0) as requested:
+        assert requested.stop
+    assert jvm.ended_by == []
+
+
 def test_the_jvm_has_its_handlers_back_after_a_query_that_ended_by_itself(location: str, jvm: FakeJvm) -> None:
     query = FakeQuery()
     soon(query.stop)

@@ -47,7 +47,7 @@ OPTIONS = make_options(assignors="weighted", kafka__group__instance__id="one")
         (GeneratorExit(), Refusal.UNCERTAIN),
     ],
 )
-@pytest.mark.rule("R19", "R20")
+@pytest.mark.rule("R19")
 def test_refused_commits_are_not_all_alike(error: BaseException, refusal: Refusal) -> None:
     assert classify_refusal(error) is refusal
 
