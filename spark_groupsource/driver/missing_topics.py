@@ -169,7 +169,7 @@ class MissingTopics:
                 "deleted topics of which other members have read last, if any: group=%s topics=%s handed_over=%s",
                 self._options.group_id, sorted(new), done,
             )  # fmt: skip
-        self._state.delete(missing.topics)
+        self._state.deleted.update(missing.topics)
         self._losses.report_missing(missing.cut, FEWER_PARTITIONS, held=held, others=others)
         self._state.miss(missing.cut_ids)
         if missing.absent:

@@ -140,7 +140,7 @@ class TopicWatch:
         self.match()
         # Only topics that are listed again are checked: with a pattern over short-lived topics, deleted ones add up.
         listed = deleted & set(self.names)
-        self._state.undelete(listed - self._cluster.missing_topics(listed))
+        self._state.deleted -= listed - self._cluster.missing_topics(listed)
         self._state.found(absent.keys() - self._cluster.missing_partitions(absent))
         self._checked = Deadline(self._clock, self._refresh_s)
         if self._options.subscription.pattern is None:
@@ -237,7 +237,7 @@ class TopicWatch:
         """
         handed_over = self._topics_of(known.done)
         # This query has rows of these, and nothing to lose: their partitions left before a batch was planned.
-        tracked = self._state.removable - self._topics_of([*self._owned, *known.last])
+        tracked = self._topics_of(self._state.partitions) - self._topics_of([*self._owned, *known.last])
         unlisted = (handed_over | tracked) - set(self.names) - self._state.deleted
         missing = self._cluster.missing_topics(unlisted) if unlisted else ()
         # R44: unknown at every check for 3 s

@@ -44,7 +44,7 @@ class Bed:
 
     def rows(self) -> object:
         """Return a copy of the table."""
-        return copy.deepcopy((self.state.partitions, self.state.topics))
+        return copy.deepcopy((self.state.partitions, self.state.deleted))
 
 
 def view(owned: tuple[OwnedView, ...]) -> GroupView:
