@@ -385,15 +385,21 @@ class LibrdkafkaCluster:
 
         return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
 
-    def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
+    def members(self, group: str, *, once: bool = False) -> dict[str, frozenset[TopicPartition]] | None:
         """See `ClusterPort`."""
-        found = self._assignments(group, retries=0 if once else None)
-        return None if found is None else found.get(member_id, frozenset())
 
-    def members(self, group: str) -> frozenset[str] | None:
-        """See `ClusterPort`."""
-        found = self._assignments(group)
-        return None if found is None else frozenset(found)
+        def ask(timeout_s: float) -> dict[str, frozenset[TopicPartition]] | None:
+            future = self._admin.client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
+            try:
+                found = self._admin.result(future, "?")
+            except _TopicError as error:
+                if error.cause.code() in _AWAY:
+                    raise
+                LOG.info("the group cannot be described: group=%s error=%s", group, error.cause.str())
+                return None
+            return {str(each.member_id): _given(each.assignment, each.target_assignment) for each in found.members}
+
+        return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=0 if once else None)
 
     def group_session_s(self, group: str) -> float | None:
         """See `ClusterPort`."""
@@ -452,22 +458,6 @@ class LibrdkafkaCluster:
         self._probe.close()
 
     # --- helpers: send a request, and return a function that waits for the response
-
-    def _assignments(self, group: str, retries: int | None = None) -> dict[str, frozenset[TopicPartition]] | None:
-        """Return a group's members and their partitions; None if the coordinator does not describe the group."""
-
-        def ask(timeout_s: float) -> dict[str, frozenset[TopicPartition]] | None:
-            future = self._admin.client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
-            try:
-                found = self._admin.result(future, "?")
-            except _TopicError as error:
-                if error.cause.code() in _AWAY:
-                    raise
-                LOG.info("the group cannot be described: group=%s error=%s", group, error.cause.str())
-                return None
-            return {str(each.member_id): _given(each.assignment, each.target_assignment) for each in found.members}
-
-        return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=retries)
 
     def _topics_or_known_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         """Request topics; as last known, if other brokers have answered but the controller does not answer.

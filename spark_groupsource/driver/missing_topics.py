@@ -154,7 +154,7 @@ class MissingTopics:
             if members is None or not self.joins:
                 return bool(members)
             if own := self._member.id_by_topic_ids():
-                return bool(members - {own})
+                return bool(members.keys() - {own})
             joined = self._member.view().state is MemberState.JOINED
             if len(members) != 1 or joined or wait.expired() or self._member.stopping:
                 return len(members) > 1
