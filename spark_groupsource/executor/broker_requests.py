@@ -10,10 +10,10 @@ from spark_groupsource.executor.clients.port import (
     FetchClient,
     RequestFailed,
     TopicDenied,
-    TopicIdRequest,
     TopicUnknown,
 )
 from spark_groupsource.executor.read_errors import unreadable
+from spark_groupsource.executor.topic_ids import AdminClients, TopicIdRequest
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -30,9 +30,10 @@ class BrokerRequests:
     query that currently reads with the client: errors name them.
     """
 
-    def __init__(self, client: FetchClient, options: SourceOptions) -> None:
+    def __init__(self, client: FetchClient, options: SourceOptions, admins: AdminClients) -> None:
         self._client = client
         self.options = options
+        self._admins = admins
         self._known_topics: frozenset[str] = frozenset()
         self._refused = ""
         self.reason = ""
@@ -97,7 +98,7 @@ class BrokerRequests:
 
     def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
         """Send a request for the current ids of topics."""
-        return self._client.request_topic_ids(topics, timeout_s)
+        return TopicIdRequest(self.options, topics, timeout_s, self._admins)
 
     def log_bounds(self, partition: TopicPartition, offset: int, timeout_s: float) -> tuple[int, int]:
         """Return the first offset and the end offset of the partition's log.

@@ -44,6 +44,7 @@ from spark_groupsource.executor.clients.port import (
 )
 from spark_groupsource.executor.partition_rows import PartitionRows, RecordSize
 from spark_groupsource.executor.read_errors import end_of
+from spark_groupsource.executor.topic_ids import ADMINS, AdminClients
 from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -84,6 +85,7 @@ class RangeConsumer:
         *,
         bulk: bool = False,
         apart: Callable[[Callable[[], object]], None] = on_own_thread,
+        admins: AdminClients = ADMINS,
     ) -> None:
         self.options = options
         self._apart = apart
@@ -102,7 +104,7 @@ class RangeConsumer:
         self._size = RecordSize()
         # About how many bytes a queue holds, with the rows that are kept of it.
         self._queue_bytes = _FIRST_QUEUE_BYTES
-        self.requests = BrokerRequests(self._client, options)
+        self.requests = BrokerRequests(self._client, options, admins)
 
     def __repr__(self) -> str:
         known = sorted((partition, rows.position) for partition, rows in self._partitions.items())

@@ -63,8 +63,11 @@ def _key(options: SourceOptions) -> ClientKey:
 ADMINS = AdminClients()
 
 
-class AdminTopicIdRequest:
-    """Implement `TopicIdRequest` on an admin client's futures, one per topic. The constructor sends the request."""
+class TopicIdRequest:
+    """A request for the current ids of topics. Read the answer, or close it.
+
+    The constructor sends it: records that were received before are older than the answer.
+    """
 
     def __init__(
         self, options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients = ADMINS
@@ -77,7 +80,11 @@ class AdminTopicIdRequest:
         self._found: dict[str, str | None] = {}
 
     def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
-        """See `TopicIdRequest`. Poll the admin client, because it reports its errors only to a poll."""
+        """Return the topics' ids, with None for a topic that does not exist. Return None while there is no answer.
+
+        Waits up to `wait_s`. Raises `RequestFailed` if the brokers did not answer in time, and `TopicDenied`. The
+        request is closed after an error or an answer. The admin client reports its errors only to a poll.
+        """
         deadline_s = time.monotonic() + wait_s
         while self._futures:
             topic, future = next(iter(self._futures.items()))
@@ -101,5 +108,5 @@ class AdminTopicIdRequest:
         return self._found
 
     def close(self) -> None:
-        """See `TopicIdRequest`."""
+        """Drop the request; idempotent."""
         self._futures = {}

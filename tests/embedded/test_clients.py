@@ -34,6 +34,7 @@ from spark_groupsource.executor.clients.rows import arrow_schema
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_task
+from spark_groupsource.executor.topic_ids import TopicIdRequest
 from spark_groupsource.lag.measure import LibrdkafkaLagRequests
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
@@ -562,26 +563,21 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
     pool.borrow(options, task).close()
 
 
-def test_both_clients_report_topics_ids(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+def test_the_ids_of_topics(kafka: EmbeddedKafka) -> None:
     options = options_of(kafka)
-    client = make(options)
-    answers = [client.request_topic_ids(["orders", "nothing"], WAIT_S), client.request_topic_ids(["orders"], WAIT_S)]
+    answers = [TopicIdRequest(options, ["orders", "nothing"], WAIT_S), TopicIdRequest(options, ["orders"], WAIT_S)]
     assert answers[0].answer(WAIT_S) == {"orders": topic_id(options), "nothing": None}
     assert answers[1].answer(WAIT_S) == {"orders": topic_id(options)}
-    # One whose answer nobody takes does not hold up the end.
-    client.request_topic_ids(["orders"], 10.0)
-    client.close()
 
 
-def test_an_id_that_no_broker_reports(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
-    client = make(options_of(kafka))
-    client.request_leaders("orders", WAIT_S)
+def test_an_id_that_no_broker_reports(kafka: EmbeddedKafka) -> None:
+    options = options_of(kafka)
+    TopicIdRequest(options, ["orders"], WAIT_S).answer(WAIT_S)
     kafka.broker_down()
-    request = client.request_topic_ids(["orders"], 5.0)
+    request = TopicIdRequest(options, ["orders"], 5.0)
     assert request.answer(0.0) is None
     with pytest.raises(RequestFailed):
         assert request.answer(WAIT_S)
-    client.close()
 
 
 def test_a_task_whose_brokers_are_down_says_why(

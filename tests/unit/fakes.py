@@ -476,9 +476,10 @@ def range_consumer(
 
     def make(options: SourceOptions) -> PythonClient:
         settings = reading_client_settings(options, 8 * 1024 * 1024)
-        return PythonClient(options, settings, consumer, admins=AdminClients(lambda *_: cast("AdminClient", client)))
+        return PythonClient(options, settings, consumer)
 
-    return RangeConsumer(options, make, partitions, max_bytes, client.clock, bulk=bulk, apart=apart)
+    admins = AdminClients(lambda *_: cast("AdminClient", client))
+    return RangeConsumer(options, make, partitions, max_bytes, client.clock, bulk=bulk, apart=apart, admins=admins)
 
 
 class FakeCluster:

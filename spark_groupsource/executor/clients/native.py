@@ -20,8 +20,7 @@ from spark_groupsource.client.tokens import SETTING as TOKENS
 from spark_groupsource.client.tokens import TokenKeeper
 from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, chunk_of
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
-from spark_groupsource.executor.clients.port import FetchedItem, ImpossibleTimestamp, RequestFailed, TopicIdRequest
-from spark_groupsource.executor.topic_ids import AdminTopicIdRequest
+from spark_groupsource.executor.clients.port import FetchedItem, ImpossibleTimestamp, RequestFailed
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -152,7 +151,6 @@ class NativeClient:
 
     def __init__(self, options: SourceOptions, settings: Mapping[str, Any], library: NativeLibrary) -> None:
         self._library = library
-        self._options = options
         self._include_headers = options.include_headers
         self._constants = ConstantColumns()
         self._transport = LastTransportError(options.token_login)
@@ -239,10 +237,6 @@ class NativeClient:
         finally:
             if handle:
                 self._library("topic_destroy", handle)
-
-    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
-        """See `FetchClient`."""
-        return AdminTopicIdRequest(self._options, topics, timeout_s)
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""

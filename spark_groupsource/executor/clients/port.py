@@ -115,20 +115,6 @@ class TopicUnknown(RequestFailed):
     """The broker does not know the topic, which may have been deleted."""
 
 
-class TopicIdRequest(Protocol):
-    """Represent a request for the current ids of topics. Read the answer, or close it."""
-
-    def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
-        """Return the topics' ids, with None for a topic that does not exist. Return None while there is no answer.
-
-        Waits up to `wait_s`. Raises `RequestFailed` if the brokers did not answer in time, and `TopicDenied`. The
-        request is closed after an error or an answer.
-        """
-
-    def close(self) -> None:
-        """Drop the request; idempotent."""
-
-
 class FetchClient(Protocol):
     """Read assigned partitions, each from a queue of its own, and stay connected. One thread at a time."""
 
@@ -161,9 +147,6 @@ class FetchClient(Protocol):
 
     def request_leaders(self, topic: str, timeout_s: float) -> None:
         """Request the topic's leaders. Raises `RequestFailed`, `TopicDenied`, `TopicUnknown`."""
-
-    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
-        """Send a request for the ids of topics. Records received before the call are older than its answer."""
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the first offset and the end offset of the log. Raises `RequestFailed`."""

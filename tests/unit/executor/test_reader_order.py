@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, FetchedItem, TopicIdRequest
+from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, FetchedItem
 from spark_groupsource.executor.clients.rows import record_batch
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_ranges
@@ -102,10 +102,6 @@ class ArrivingLogs:
 
     def request_leaders(self, topic: str, timeout_s: float) -> None:
         """Know every topic."""
-
-    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
-        """Not asked here: the plan names no ids."""
-        raise NotImplementedError
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the log's bounds."""
