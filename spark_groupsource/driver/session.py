@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_groupsource import errors
-from spark_groupsource.checkpoint.state_folder import NoStateFolder
 from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import partitions_of
@@ -30,7 +29,7 @@ from spark_groupsource.driver.read_check import ReadCheck
 from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.driver.replay_planner import ReplayPlanner, known_of_replay
-from spark_groupsource.driver.shared_state import SharedState, StatePort
+from spark_groupsource.driver.shared_state import SharedState
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
@@ -96,7 +95,7 @@ class Session:
         lag: LagThread | None = None,
         watch: StopWatch | None = None,
         length: SessionLength | None = None,
-        state_folder: StatePort | None = None,
+        state_exists: Callable[[], bool | None] = lambda: None,
         metrics_port: MetricsPort | None = None,
         lineages: Callable[[], str] = new_lineage,
     ) -> None:
@@ -120,7 +119,7 @@ class Session:
             options.group_id,
             cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
         )  # fmt: skip
-        self._shared = SharedState(options, state_folder or NoStateFolder(), self._length, clock=clock, metrics=metrics)
+        self._shared = SharedState(options, state_exists, self._length, clock=clock, metrics=metrics)
         self._starts = StartPositions(
             options,
             clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, recreated=recreated,
