@@ -26,8 +26,9 @@ _ANSWERS = (TopicDenied, TopicUnknown)
 class BrokerRequests:
     """Send the queries of one client.
 
-    `reason` is the last reported reason why no records arrive, empty if there is none. `options` are those of the
-    query that currently reads with the client: errors name them.
+    `reason` is the last reported reason why no records arrive, empty if there is none. `refused` is the same while a
+    broker refuses the client's identity, and none has answered since. `options` are those of the query that currently
+    reads with the client: errors name them.
     """
 
     def __init__(self, client: FetchClient, options: SourceOptions, admins: AdminClients) -> None:
@@ -35,16 +36,12 @@ class BrokerRequests:
         self.options = options
         self._admins = admins
         self._known_topics: frozenset[str] = frozenset()
-        self._refused = ""
+        self.refused = ""
         self.reason = ""
 
     def answered(self) -> None:
         """Record that a broker has answered: an earlier refusal of the client's identity no longer holds."""
-        self._refused = ""
-
-    def refuse(self, reason: str) -> None:
-        """Record that a broker has refused the client's identity, until one answers (`answered`)."""
-        self.reason = self._refused = reason
+        self.refused = ""
 
     def check_identity(self) -> None:
         """Raise `AccessError` if the client was refused and no broker has answered since.
@@ -57,8 +54,8 @@ class BrokerRequests:
         3. The task, and with it the query, would have failed for nothing.
         """
         # R66: refused, and nothing was answered since
-        if self._refused and not provider_recovers(self.options.token_login):
-            raise not_authenticated(self.options, self._refused)
+        if self.refused and not provider_recovers(self.options.token_login):
+            raise not_authenticated(self.options, self.refused)
 
     def request_new_leaders(self, topics: frozenset[str]) -> None:
         """Request the leaders of topics that are new to this client, without waiting for its timer.

@@ -36,7 +36,6 @@ from spark_groupsource.executor.clients.port import (
     EndOfPartition,
     FetchClient,
     FetchedItem,
-    IdentityRefused,
     Misfit,
     PositionLost,
     TopicForbidden,
@@ -527,7 +526,7 @@ class RangeConsumer:
         if isinstance(item, EndOfPartition):
             self.requests.answered()
         # R65: the client still delivers errors of a partition that is unassigned
-        if not isinstance(item, IdentityRefused | Trouble) and item.partition != partition:
+        if not isinstance(item, Trouble) and item.partition != partition:
             return
         if isinstance(item, EndOfPartition):
             # R61: it may be of another topic
@@ -537,11 +536,11 @@ class RangeConsumer:
             if isinstance(item, PositionLost) and item.reason:
                 self.requests.reason = item.reason
             rows.event = rows.event or item
-        elif isinstance(item, IdentityRefused):
-            self.requests.refuse(item.reason)
         elif isinstance(item, Trouble):
             # The error may be temporary: the task's deadline decides.
             self.requests.reason = item.reason
+            if item.refused:
+                self.requests.refused = item.reason
 
     def _raise_end(self, partition: TopicPartition, rows: PartitionRows) -> None:
         """Raise the error of a range that delivers no more records.

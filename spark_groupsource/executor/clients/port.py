@@ -85,22 +85,14 @@ class Damaged:
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityRefused:
-    """Report that a broker has refused the client's identity (authentication failed)."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Trouble:
-    """Report an error that may be temporary."""
+    """Report an error that may be temporary. `refused`: a broker has refused the client's identity."""
 
     reason: str
+    refused: bool = False
 
 
-FetchedItem: TypeAlias = (
-    Chunk | Misfit | EndOfPartition | PositionLost | TopicForbidden | Damaged | IdentityRefused | Trouble
-)
+FetchedItem: TypeAlias = Chunk | Misfit | EndOfPartition | PositionLost | TopicForbidden | Damaged | Trouble
 
 
 class RequestFailed(Exception):
@@ -133,7 +125,7 @@ class FetchClient(Protocol):
         """Return the items of an assigned partition that have arrived. Waits up to the timeout for the first.
 
         `max_bytes` limits one chunk's keys, values and headers; a larger record is a chunk of its own.
-        `IdentityRefused` and `Trouble` may be about the client as a whole.
+        `Trouble` may be about the client as a whole.
         """
 
     def waiting(self, partition: TopicPartition) -> int:
