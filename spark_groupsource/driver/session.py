@@ -28,7 +28,7 @@ from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.read_check import ReadCheck
 from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
-from spark_groupsource.driver.replay_planner import ReplayPlanner, known_of_replay
+from spark_groupsource.driver.replay_planner import known_of_replay, replay_ranges
 from spark_groupsource.driver.shared_state import SharedState
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
@@ -398,9 +398,8 @@ class Session:
     def _lineage(self, start: SourceOffset) -> Lineage:
         return self._own or Lineage(start.lineage, start.reset)
 
-    def _go_by(self, own: Lineage) -> Lineage:
+    def _go_by(self, own: Lineage) -> None:
         self._own, self._metrics.lineage = own, own.name
-        return own
 
     def _fix(
         self,
@@ -486,11 +485,11 @@ class Session:
         known = known_of_replay(end, self._options.subscription)
         self._state.saw_ends(end.ends())
         self.start(known)
-        planner = ReplayPlanner(
-            self._options, self._cluster, missing=self._missing, starts=self._starts, truncation=self._truncation,
-            state=self._state, losses=self._losses, metrics=self._metrics, shared=self._shared,
+        read = replay_ranges(
+            end, known, self._options, self._cluster,
+            missing=self._missing, starts=self._starts, truncation=self._truncation, state=self._state,
+            losses=self._losses, shared=self._shared, metrics=self._metrics,
         )  # fmt: skip
-        read = planner.ranges(end, known)
         self._go_by(Lineage(end.lineage, end.reset))
         self._member.replay(self._batch(end))
         return self._sizing.tasks(read, self._clock.monotonic_s())
