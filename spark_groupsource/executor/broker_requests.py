@@ -28,7 +28,7 @@ class BrokerRequests:
 
     `reason` is the last reported reason why no records arrive, empty if there is none. `refused` is the same while a
     broker refuses the client's identity, and none has answered since. `options` are those of the query that currently
-    reads with the client: errors name them.
+    reads with the client, whose client settings are the same: errors name them.
     """
 
     def __init__(self, client: FetchClient, options: SourceOptions, admins: AdminClients) -> None:

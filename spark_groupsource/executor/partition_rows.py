@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_groupsource.executor.clients.port import Chunk, Damaged, Misfit, PositionLost, TopicForbidden
-from spark_groupsource.executor.clients.rows import first_offset, last_offset, split_at
+from spark_groupsource.executor.clients.rows import edge_offsets, split_at
 from spark_groupsource.executor.read_errors import misfit_error
 
 # Limits of one `receive` call: enough records to be worth the call, few enough bytes for the processor's cache.
@@ -122,7 +122,7 @@ class PartitionRows:
 
     def add(self, item: Chunk | Misfit) -> None:
         """Keep received rows from the position on."""
-        first, last = (item.offset,) * 2 if not isinstance(item, Chunk) else _offsets(item.batch)
+        first, last = (item.offset,) * 2 if not isinstance(item, Chunk) else edge_offsets(item.batch)
         self.begun, self.reached = True, last + 1
         if last >= self.position:
             self.kept.append(_Kept(first, last, item))
@@ -154,10 +154,6 @@ class PartitionRows:
         if not self.kept:
             self.position = max(self.position, min(self.reached, end))
         return taken
-
-
-def _offsets(batch: pa.RecordBatch) -> tuple[int, int]:
-    return first_offset(batch), last_offset(batch)
 
 
 class RecordSize:

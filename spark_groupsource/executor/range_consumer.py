@@ -86,7 +86,6 @@ class RangeConsumer:
         apart: Callable[[Callable[[], object]], None] = on_own_thread,
         admins: AdminClients = ADMINS,
     ) -> None:
-        self.options = options
         self._apart = apart
         self.partitions = partitions
         self.bulk = bulk
@@ -108,10 +107,6 @@ class RangeConsumer:
     def __repr__(self) -> str:
         known = sorted((partition, rows.position) for partition, rows in self._partitions.items())
         return f"RangeConsumer({', '.join(f'{partition}@{offset}' for partition, offset in known)})"
-
-    def serve(self, options: SourceOptions) -> None:
-        """Read for the query with these options from now on. Its client settings must be the same."""
-        self.options = self.requests.options = options
 
     @property
     def assigned(self) -> int:
@@ -555,4 +550,4 @@ class RangeConsumer:
         if not rows.fresh:
             self.skip(partition, rows.position)
             return
-        raise end_of(self.options, rows.event, rows.position)
+        raise end_of(self.requests.options, rows.event, rows.position)

@@ -12,7 +12,7 @@ from spark_groupsource.driver.fast_lane import make_driver_consumer
 from spark_groupsource.errors import AccessError, OptionError, ReadError
 from spark_groupsource.executor.clients.error_events import reading_client_settings
 from spark_groupsource.executor.clients.pure_python import PythonClient
-from spark_groupsource.executor.clients.rows import last_offset
+from spark_groupsource.executor.clients.rows import edge_offsets
 from spark_groupsource.executor.pool import make_consumer
 from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer
 from spark_groupsource.executor.read_errors import OutOfRange
@@ -725,7 +725,7 @@ def test_one_range_that_is_lost_does_not_keep_the_others_from_being_read() -> No
             consumer.next_rows([R0, R1], 0.1)
     consumer.give_up(R0)
     found = [rows for _ in range(2) for rows in consumer.next_rows([R1], 0.1)]
-    assert [last_offset(rows) for rows in found] == [0, 1]
+    assert [edge_offsets(rows) for rows in found] == [(0, 0), (1, 1)]
 
 
 def test_a_reason_is_that_of_this_task() -> None:

@@ -142,7 +142,7 @@ def test_ranges_that_miss_nothing_and_do_not_end_fail_at_the_deadline() -> None:
 
     made = bed.pool.borrow(bed.options, [R0], {"orders": TOPIC_ID})
     made.__class__ = Stuck
-    bed.pool.give_back(bed.options, made)
+    bed.pool.give_back(made)
     with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 11"):
         bed.read(R0)
 
