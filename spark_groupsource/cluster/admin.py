@@ -442,7 +442,7 @@ class LibrdkafkaCluster:
                 # A deleted topic has no leader that could answer.
                 self._asked("DescribeTopics", partial(self._check_exist, silent), _UNKNOWN_TOPIC_PATIENCE_S)
             if len(found) < len(positions) and (outage.expired() or self._abandoned()):
-                reason = self._transport.reason_or(f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s")
+                reason = self._transport.text or f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s"
                 raise KafkaUnavailableError(
                     errors.CLUSTER_REQUEST_FAILED, request="OffsetForLeaderEpoch", reason=reason
                 )

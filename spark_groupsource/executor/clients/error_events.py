@@ -90,7 +90,7 @@ def _number(settings: Mapping[str, Any], name: str, default: int) -> int:
 
 def trouble(transport: LastTransportError, fallback: str = "") -> FetchedItem | None:
     """Return the known reason why nothing arrives, None if there is none."""
-    text = transport.reason_or(fallback)
+    text = transport.text or fallback
     return Trouble(text, refused=transport.authentication_failed) if text else None
 
 
