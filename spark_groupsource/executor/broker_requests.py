@@ -12,7 +12,6 @@ from spark_groupsource.executor.clients.port import (
     TopicDenied,
     TopicUnknown,
 )
-from spark_groupsource.executor.read_errors import unreadable
 from spark_groupsource.executor.topic_ids import AdminClients, TopicIdRequest
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
@@ -97,15 +96,9 @@ class BrokerRequests:
         """Send a request for the current ids of topics."""
         return TopicIdRequest(self.options, topics, timeout_s, self._admins)
 
-    def log_bounds(self, partition: TopicPartition, offset: int, timeout_s: float) -> tuple[int, int]:
-        """Return the first offset and the end offset of the partition's log.
-
-        Raises `ReadError` if the request fails. `offset` is the read position that the error names.
-        """
-        try:
-            return self._client.log_bounds(partition, timeout_s)
-        except RequestFailed as error:
-            raise unreadable(partition, offset, str(error)) from None
+    def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        """Return the first offset and the end offset of the partition's log. Raises `RequestFailed`."""
+        return self._client.log_bounds(partition, timeout_s)
 
     def _asked(self, topics: Collection[str]) -> Iterator[tuple[str, RequestFailed | None]]:
         """Request the leaders of topics. Yield each topic with its failure, None on success.
