@@ -408,7 +408,10 @@ class LibrdkafkaCluster:
         try:
             found = answer_of(self._admin.client(), future, self._transport)
         except KafkaException as error:
-            _log_no_configuration(group, kafka_error(error))
+            cause = kafka_error(error)
+            # A broker without the request is nothing to act on.
+            level = logging.DEBUG if cause.code() == KafkaError._UNSUPPORTED_FEATURE else logging.INFO
+            LOG.log(level, "the group's configuration cannot be read: group=%s error=%s", group, cause.str())
             return None
         entry = found.get(_SESSION_CONFIG)
         return None if entry is None or not (entry.value or "").isdecimal() else int(entry.value) / 1000
@@ -501,9 +504,15 @@ class LibrdkafkaCluster:
             raise
 
     def _check_exist(self, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
-        """Raise `_Absent` for the first partition that does not exist."""
+        """Raise `_Absent` for the first partition that does not exist. A topic without a count may exist."""
         every = sorted(partitions)
-        _check_counts(every, self._admin.partition_counts({partition.topic for partition in every}, timeout_s))
+        counts = self._admin.partition_counts({partition.topic for partition in every}, timeout_s)
+        for partition in every:
+            count = counts.get(partition.topic, partition.partition + 1)
+            if partition.partition >= count:
+                missing = str(partition) if count else partition.topic
+                reason = "the topic or partition does not exist"
+                raise _Absent(missing, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
 
     def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
@@ -626,25 +635,8 @@ def _given(assignment: MemberAssignment, target: MemberAssignment | None) -> fro
     return given & {TopicPartition(part.topic, part.partition) for part in target.topic_partitions}
 
 
-def _check_counts(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:
-    """Raise `_Absent` for the first partition that does not exist. A topic without a count may exist."""
-    for partition in partitions:
-        topic, number = partition
-        count = counts.get(topic, number + 1)
-        if number >= count:
-            reason = "the topic or partition does not exist"
-            missing = str(partition) if count else topic
-            raise _Absent(missing, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
-
-
 def _topic_error(topic: str, error: KafkaException) -> _TopicError:
     return _TopicError(topic, kafka_error(error))
-
-
-def _log_no_configuration(group: str, error: KafkaError) -> None:
-    """Log why a group's configuration cannot be read. A broker without the request is nothing to act on."""
-    level = logging.DEBUG if error.code() == KafkaError._UNSUPPORTED_FEATURE else logging.INFO
-    LOG.log(level, "the group's configuration cannot be read: group=%s error=%s", group, error.str())
 
 
 def _spec(edge: Edge | int) -> Any:
