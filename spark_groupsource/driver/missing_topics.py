@@ -170,8 +170,9 @@ class MissingTopics:
                 self._options.group_id, sorted(new), done,
             )  # fmt: skip
         self._state.deleted.update(missing.topics)
-        self._losses.report_missing(missing.cut, FEWER_PARTITIONS, held=held, others=others)
-        self._state.miss(missing.cut_ids)
+        cut = {partition: read.offset for partition, read in missing.cut.items()}
+        self._losses.report_missing(cut, FEWER_PARTITIONS, held=held, others=others)
+        self._state.miss({partition: read.topic_id for partition, read in missing.cut.items()})
         if missing.absent:
             LOG.warning(
                 "assigned partitions do not exist; they are left out until they do: group=%s %s",

@@ -151,11 +151,11 @@ class StartPositions:
             self._state.put_off(held.partitions - held.stored)
         others = self._first.of_others(group, described, fetched, decide)
         decisions = [d for d in decisions if d.partition not in held.partitions or d.partition in held.alone]
-        positions |= _resolve(self._options, self._cluster, others, described) | held.known
+        positions |= {**_resolve(self._options, self._cluster, others, described), **held.known}
         items = self._items(
             [*decisions, *others], positions, group, start=start, described=described, known=known, own=after
         )
-        mine = {decision.partition for decision in decisions} - held.alone.keys()
+        mine = {decision.partition for decision in decisions} - held.alone
         positions = {partition: at for partition, at in positions.items() if partition in mine}
         # R106: others may store starts of their own
         until_s = fetched_s + FRESH_S if others else math.inf

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.offset_lookup import check_assigned, includes_topic
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.driver.query_state import QueryState, Reached
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
@@ -62,8 +62,7 @@ class Missing:
     - `recreated`: the partitions that have left, whose topics were recreated, and how far each was read.
     - `not_read`: those of the topics of which this query loses nothing, because other members have read them last.
     - `handed_over`: how far this query had read partitions of `not_read` before it handed them over.
-    - `cut`: the lost partitions that their recreated topics do not have, and how far each was read.
-    - `cut_ids`: the ids of the topics that had the partitions in `cut`.
+    - `cut`: the lost partitions that their recreated topics do not have, how far each was read, and of which topic.
     - `absent`: other assigned partitions that do not exist.
     - `never_existed`: named topics that did not exist when the query started either.
     """
@@ -73,8 +72,7 @@ class Missing:
     recreated: Mapping[TopicPartition, int] = field(default_factory=dict)
     not_read: Collection[str] = frozenset()
     handed_over: Mapping[TopicPartition, int] = field(default_factory=dict)
-    cut: Mapping[TopicPartition, int] = field(default_factory=dict)
-    cut_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
+    cut: Mapping[TopicPartition, Reached] = field(default_factory=dict)
     absent: Collection[TopicPartition] = frozenset()
     never_existed: Collection[str] = frozenset()
 
@@ -213,8 +211,7 @@ class TopicWatch:
             topics={p.topic for p in deleted if not self._state.partition(p).shared},
             deleted=deleted,
             recreated={p: at for p, at in found.items() if p in recreated},
-            cut={p: at for p, at in found.items() if p in cut},
-            cut_ids={p: left[p].topic_id for p in cut if p in found},
+            cut={p: left[p] for p in found if p in cut},
         )
         if self.assigned:
             self._state.saw_alive(same)
@@ -335,8 +332,7 @@ class TopicWatch:
             deleted=deleted,
             not_read=not_read,
             handed_over={partition: at for partition, at in known.done.items() if partition.topic in not_read},
-            cut={partition: positions[partition] for partition in cut},
-            cut_ids={partition: asked[partition] for partition in cut},
+            cut={partition: Reached(asked[partition], positions[partition]) for partition in cut},
         )
 
     @staticmethod

@@ -83,12 +83,12 @@ def test_partitions_that_a_recreated_topic_does_not_have_are_lost() -> None:
     bed = Bed()
     bed.cluster.topics["orders"] = TopicInfo("other", 1)
     missing = bed.watch.missing_of(KNOWN)
-    assert (missing.cut, missing.cut_ids, missing.topics) == ({P1: 60}, {P1: TOPIC_ID}, set())
+    assert (missing.cut, missing.topics) == ({P1: (TOPIC_ID, 60)}, set())
     assert bed.rows() == bed.before
     assert bed.left(P0) == Missing(topics=set())
     bed.clock.advance(CONFIRM_S)
     missing = bed.left(P0)
-    assert (missing.cut, missing.cut_ids, missing.topics) == ({P1: 60}, {P1: TOPIC_ID}, set())
+    assert (missing.cut, missing.topics) == ({P1: (TOPIC_ID, 60)}, set())
 
 
 @pytest.mark.rule("R91")
