@@ -31,7 +31,6 @@ from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.broker_requests import BrokerRequests
 from spark_groupsource.executor.clients.port import (
     MESSAGE_BYTES,
-    Chunk,
     Damaged,
     EndOfPartition,
     FetchClient,
@@ -50,7 +49,7 @@ from spark_groupsource.options.model import SourceOptions
 # Default of `max_bytes`.
 _MAX_BYTES = 16 * 1024 * 1024
 # Size limit of one record batch: Spark copies it whole, and Arrow's offsets have 32 bits.
-_MAX_CHUNK_BYTES = 64 * 1024 * 1024
+_MAX_BATCH_BYTES = 64 * 1024 * 1024
 # Assumed size of a queue until one was read: a batch of a producer is no larger, unless a topic's settings allow that.
 _FIRST_QUEUE_BYTES = 1024 * 1024
 # A consumer has at least this many queues, whatever they hold: one that is read, and one that is fetched meanwhile.
@@ -479,14 +478,15 @@ class RangeConsumer:
     def _take(self, partition: TopicPartition, rows: PartitionRows, most: int, timeout_s: float) -> int:
         """Keep what has arrived of a partition; return the number of records."""
         came = size = 0
-        for found in self._client.receive(partition, most, _MAX_CHUNK_BYTES, timeout_s):
-            if not isinstance(found, Chunk | Misfit):
+        for found in self._client.receive(partition, most, _MAX_BATCH_BYTES, timeout_s):
+            if not isinstance(found, pa.RecordBatch | Misfit):
                 self._on_event(found, partition, rows)
             # R61: behind an event that ends the log, they may be of another topic
             elif rows.event is None:
-                came += 1
-                if isinstance(found, Chunk):
-                    came, size = came - 1 + found.batch.num_rows, size + found.batch.nbytes
+                if isinstance(found, pa.RecordBatch):
+                    came, size = came + found.num_rows, size + found.nbytes
+                else:
+                    came += 1
                 rows.add(found)
         if came:
             self.requests.answered()

@@ -18,14 +18,6 @@ MESSAGE_BYTES = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Hold rows of one partition in the order of offsets, with the source's exact schema. Never empty."""
-
-    partition: TopicPartition
-    batch: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
 class ImpossibleTimestamp:
     """Take the place of a record that no row can hold: its timestamp does not fit a Spark timestamp."""
 
@@ -92,7 +84,8 @@ class Trouble:
     refused: bool = False
 
 
-FetchedItem: TypeAlias = Chunk | Misfit | EndOfPartition | PositionLost | TopicForbidden | Damaged | Trouble
+# A record batch has rows of one partition in the order of offsets, with the source's exact schema. It is never empty.
+FetchedItem: TypeAlias = pa.RecordBatch | Misfit | EndOfPartition | PositionLost | TopicForbidden | Damaged | Trouble
 
 
 class RequestFailed(Exception):
@@ -124,7 +117,7 @@ class FetchClient(Protocol):
     ) -> Sequence[FetchedItem]:
         """Return the items of an assigned partition that have arrived. Waits up to the timeout for the first.
 
-        `max_bytes` limits one chunk's keys, values and headers; a larger record is a chunk of its own.
+        `max_bytes` limits one record batch's keys, values and headers; a larger record is one of its own.
         `Trouble` may be about the client as a whole.
         """
 

@@ -25,7 +25,6 @@ from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
 from spark_groupsource.executor.clients.port import (
     MESSAGE_BYTES,
-    Chunk,
     FetchedItem,
     ImpossibleTimestamp,
     RequestFailed,
@@ -232,8 +231,7 @@ class PythonClient:
                 else:
                     yield from (ImpossibleTimestamp(partition, m.offset() or 0, m.timestamp()[1]) for m in group)
             return
-        for piece in _cut(batch, max_bytes):
-            yield Chunk(partition, piece)
+        yield from _cut(batch, max_bytes)
 
 
 def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:

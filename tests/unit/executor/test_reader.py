@@ -16,7 +16,7 @@ from spark_groupsource.clock import Clock
 from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
 from spark_groupsource.errors import AccessError, DataLossError, KafkaUnavailableError, ReadError
 from spark_groupsource.executor import broker_requests
-from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, ImpossibleTimestamp
+from spark_groupsource.executor.clients.port import EndOfPartition, ImpossibleTimestamp
 from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.clients.rows import SmallBatches, arrow_schema, record_batch
 from spark_groupsource.executor.data_loss import LostRecords
@@ -718,7 +718,7 @@ def test_a_refused_identity_is_forgotten_when_rows_come() -> None:
         if refused:
             fake.error_cb(KafkaError(KafkaError._AUTHENTICATION, "invalid token"))
         told.append([getattr(item, "refused", type(item)) for item in client.receive(P0, 10, 2**20, 0.1)])
-    assert told == [[True], [Chunk], [False], [EndOfPartition], [False]]
+    assert told == [[True], [pa.RecordBatch], [False], [EndOfPartition], [False]]
 
 
 @pytest.mark.rule("R66")
@@ -808,7 +808,7 @@ def test_thousands_of_impossible_timestamps() -> None:
     client = PythonClient(make_options(), {}, lambda _: fake)  # type: ignore[arg-type,return-value]
     client.assign({P0: 0})
     items = client.receive(P0, 10_000, 2**20, 0.1)
-    assert [type(item) for item in items] == [Chunk, *[ImpossibleTimestamp] * 1_998, Chunk]
+    assert [type(item) for item in items] == [pa.RecordBatch, *[ImpossibleTimestamp] * 1_998, pa.RecordBatch]
     assert [item.offset for item in items if isinstance(item, ImpossibleTimestamp)] == list(range(1, 1_999))
 
 
