@@ -12,7 +12,6 @@ Guards against (rule R40):
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -290,11 +289,10 @@ class LibrdkafkaCluster:
         self._topics: dict[str, TopicInfo] = {}  # as last returned
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
-        """See `ClusterPort`. A pattern must match the whole name, and never matches internal topics (`__...`)."""
+        """See `ClusterPort`."""
         if subscription.pattern is None:
             return subscription.topics
-        matches = re.compile(subscription.pattern).fullmatch
-        return tuple(sorted(name for name in self.topics() if matches(name) and not name.startswith("__")))
+        return tuple(sorted(filter(subscription.includes, self.topics())))
 
     def topics(self) -> dict[str, int]:
         """Return all topics that the client may describe, with their partition counts."""

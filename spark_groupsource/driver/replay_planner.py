@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from spark_groupsource.cluster.offset_lookup import includes_topic
 from spark_groupsource.cluster.port import ClusterPort
 from spark_groupsource.driver.data_loss import DELETED, LossReporter, TruncationWatch, known_backlogs
 from spark_groupsource.driver.missing_topics import MissingTopics
@@ -33,9 +32,7 @@ def known_of_replay(end: SourceOffset, subscription: Subscription) -> Known:
     Empty ranges of topics that were unsubscribed since are left out: the topics may be deleted.
     """
     begun = {
-        item.partition: item.start
-        for item in end.ranges
-        if len(item) or includes_topic(subscription, item.partition.topic)
+        item.partition: item.start for item in end.ranges if len(item) or subscription.includes(item.partition.topic)
     }
     return replace(Known.of(end), last=begun, replayed=True)
 

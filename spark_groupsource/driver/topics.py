@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.offset_lookup import check_assigned, includes_topic
+from spark_groupsource.cluster.offset_lookup import check_assigned
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.query_state import QueryState, Reached
 from spark_groupsource.errors import OptionError
@@ -109,8 +109,7 @@ class TopicWatch:
         Raises `OptionError` for a partition of option assign that does not exist.
         """
         self._state.started_with({topic: info.topic_id for topic, info in topics.items()})
-        if self._options.subscription.pattern is None:
-            check_assigned(self._options.subscription, topics)
+        check_assigned(self._options.subscription, topics)
         self._checked = Deadline(self._clock, self._refresh_s)
 
     def compare(self, known: Known) -> None:
@@ -174,7 +173,7 @@ class TopicWatch:
         self._owned, self.assigned = owned, True
 
     def missing_left(
-        self, taken: Callable[[Collection[TopicPartition]], Collection[TopicPartition]] = lambda _: ()
+        self, taken: Callable[[Collection[TopicPartition]], Collection[TopicPartition]]
     ) -> tuple[Missing, bool]:
         """Compare the partitions that are not this member's with the cluster, by the ids that they were read under.
 
@@ -297,7 +296,7 @@ class TopicWatch:
         return partition in self._owned and topic_id in (None, known.ids[partition.topic])
 
     def _subscribed(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return {p: at for p, at in ends.items() if includes_topic(self._options.subscription, p.topic)}
+        return {p: at for p, at in ends.items() if self._options.subscription.includes(p.topic)}
 
     def _described(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
         """Return those of these topics that can be described: one may have been deleted since, or be forbidden now."""
