@@ -29,6 +29,7 @@ from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.clients.choose import make_client
 from spark_groupsource.executor.partition_rows import UNKNOWN_RECORD_BYTES
 from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer, bulk_queues
+from spark_groupsource.executor.topic_ids import ClientKey, client_key
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 
@@ -41,7 +42,7 @@ IDLE_TIMEOUT_S = 120.0
 # Up to this many partitions a consumer fetches the largest size from each (`reading_client_settings`).
 _FEW = 3
 
-PoolKey = tuple[tuple[str, str], ...]
+PoolKey = tuple[ClientKey, bool, int]
 
 
 @dataclass(slots=True)
@@ -58,13 +59,7 @@ class _Idle:
 
 def pool_key(options: SourceOptions) -> PoolKey:
     """Return the settings that two readers must have in common to share a consumer."""
-    settings = dict(options.client_settings) | {
-        "bootstrap.servers": options.bootstrap_servers,
-        "(headers)": str(options.include_headers),
-        "(memory)": str(options.prefetch_memory_bytes),
-        "(token)": str(options.token_login),
-    }
-    return tuple(sorted(settings.items()))
+    return client_key(options), options.include_headers, options.prefetch_memory_bytes
 
 
 def share_bytes(options: SourceOptions, consumers: int = MAX_CONSUMERS) -> int:

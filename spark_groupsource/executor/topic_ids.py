@@ -40,7 +40,7 @@ class AdminClients:
 
     def get(self, options: SourceOptions) -> AdminClient:
         """Return the client with these settings, creating it if needed."""
-        key = _key(options)
+        key = client_key(options)
         with self._lock:
             if key not in self._clients:
                 self._clients[key] = self._make(options, LastTransportError(options.token_login))
@@ -52,10 +52,11 @@ class AdminClients:
     def discard(self, options: SourceOptions) -> None:
         """Drop the client with these settings; the next `get` creates a new one."""
         with self._lock:
-            self._clients.pop(_key(options), None)
+            self._clients.pop(client_key(options), None)
 
 
-def _key(options: SourceOptions) -> ClientKey:
+def client_key(options: SourceOptions) -> ClientKey:
+    """Return the settings that two clients of brokers must have in common."""
     more = {"bootstrap.servers": options.bootstrap_servers, "(token)": str(options.token_login)}
     return tuple(sorted((dict(options.client_settings) | more).items()))
 
