@@ -414,8 +414,7 @@ class Session:
         """
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        own = self._lineage(start)
-        end = next_offset(start, own.name, ids, ranges, own.reset, deleted=self._topics.deleted, void=own.void)
+        end = next_offset(start, self._lineage(start), ids, ranges, deleted=self._topics.deleted)
         if not self._member.fix(self._batch(end), view.assignment):
             return None
         self._logs.planned()
