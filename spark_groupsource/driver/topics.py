@@ -257,7 +257,8 @@ class TopicWatch:
         """
         own = {partition: known.done.get(partition) for partition in self._owned}
         last = known.last if known.replayed else {p: at for p, at in known.last.items() if self._has_read(p, known)}
-        read = {**own, **self._positions, **last}
+        positions = {partition: position for partition, position in self._owned.items() if position is not None}
+        read = {**own, **positions, **last}
         elsewhere = self._topics_of([*known.done, *known.last])
         topics = self._cluster.missing_topics({*self.names, *elsewhere, *self._topics_of(read)} - self._state.deleted)
         missing = self._missing(topics, read, known, {p: at for p, at in read.items() if at is not None})
@@ -337,10 +338,6 @@ class TopicWatch:
     @staticmethod
     def _topics_of(partitions: Iterable[TopicPartition]) -> set[str]:
         return {partition.topic for partition in partitions}
-
-    @property
-    def _positions(self) -> dict[TopicPartition, int]:
-        return {partition: position for partition, position in self._owned.items() if position is not None}
 
     def _present(self, partitions: Iterable[TopicPartition], deleted: Collection[str]) -> set[TopicPartition]:
         """Return those of the partitions that are not known to be missing, nor belong to these deleted topics."""
