@@ -206,7 +206,7 @@ class LagRequests:
             WAITING.warning(
                 "no broker reports the topics' retention, so the time until unread records are lost is not known:"
                 " servers=%s last_error=%s",
-                self._options.bootstrap_servers, self._transport.reason_or("none"),
+                self._options.bootstrap_servers, self._transport.text or "none",
             )  # fmt: skip
         self._retention_unanswered = unanswered
 

@@ -46,7 +46,7 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     session = Session(
         options,
         clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
-        state_folder=None if location is None else StateFolder(location),
+        state_exists=(lambda: None) if location is None else StateFolder(location).exists,
         watch=_make_stop_watch(options, member),
         # Last: nothing after it may fail, since the port stays open until the session is stopped.
         metrics_port=_open_metrics_port(options, metrics),
