@@ -16,7 +16,7 @@ from pathlib import Path
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import command_parsers
 from spark_groupsource.cli.exporter.samples import GROUP_METRICS
-from spark_groupsource.errors import Condition, Retry
+from spark_groupsource.errors import Condition
 from spark_groupsource.metrics import COUNTERS, EVENTS
 from spark_groupsource.prometheus.families import family_table
 from spark_groupsource.sidecars.metrics_port import QUERY_METRICS
@@ -153,7 +153,7 @@ def error_page() -> str:
     for title, conditions in _error_sections():
         parts += [f"## {title[:1].upper()}{title[1:]}\n"]
         for condition in conditions:
-            may_pass = " (*may pass*)" if condition.retry is Retry.LATER else ""
+            may_pass = " (*may pass*)" if condition.may_pass else ""
             parts += [
                 f"### {condition.id.removeprefix('GROUPKAFKA.')}\n",
                 f"`{condition.id}`{may_pass}\n",

@@ -11,28 +11,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 
 from spark_groupsource.redaction import masked
 
 LOG = logging.getLogger("spark_groupsource.losses")
 
 
-class Retry(Enum):
-    """Whether the same call may succeed later without a change by the user."""
-
-    NO = "no"
-    LATER = "later"
-
-
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One row of the catalogue: stable id, message template, advice, and whether a retry may help."""
+    """One row of the catalogue: stable id, message template, advice, and whether it may pass.
+
+    `may_pass`: the same call may succeed later without a change by the user.
+    """
 
     id: str
     template: str
     advice: str
-    retry: Retry = Retry.NO
+    may_pass: bool = False
 
 
 class GroupKafkaError(Exception):
@@ -54,11 +50,7 @@ class GroupKafkaError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the condition and the parameters, since Spark sends exceptions between processes."""
-        return (_rebuild, (type(self), self.condition, self.parameters))
-
-
-def _rebuild(kind: type[GroupKafkaError], condition: Condition, parameters: dict[str, object]) -> GroupKafkaError:
-    return kind(condition, **parameters)
+        return partial(type(self), self.condition, **self.parameters), ()
 
 
 class OptionError(GroupKafkaError):
@@ -142,7 +134,7 @@ TOKEN_PROVIDER_FAILED = Condition(
     " '{host}': {reason}",
     "make the provider work on that host; its own error is quoted above. docs/how-to/log-in.md shows how to try it"
     " alone.",
-    Retry.LATER,
+    may_pass=True,
 )
 NOT_PERMITTED = Condition(
     "GROUPKAFKA.NOT_PERMITTED",
@@ -211,7 +203,7 @@ BROKER_UNREACHABLE = Condition(
     "GROUPKAFKA.BROKER_UNREACHABLE",
     "No broker of option 'kafka.bootstrap.servers' ('{servers}') answered within {timeout_s:.0f} s: {reason}",
     "check host, port, network and kafka.security.protocol.",
-    Retry.LATER,
+    may_pass=True,
 )
 AUTHENTICATION_FAILED = Condition(
     "GROUPKAFKA.AUTHENTICATION_FAILED",
@@ -244,7 +236,7 @@ CLUSTER_REQUEST_FAILED = Condition(
     "GROUPKAFKA.CLUSTER_REQUEST_FAILED",
     "The request {request} failed: {reason}",
     "see the brokers' logs; a restart of the query continues from the last completed batch.",
-    Retry.LATER,
+    may_pass=True,
 )
 
 # --- group
@@ -332,14 +324,14 @@ NO_ASSIGNMENT = Condition(
     "Group '{group}' assigned no partition to this member within {timeout_s:.0f} s (member state {state}).",
     "check the group's other members ('python -m spark_groupsource group --group {group} ...'): there may be more"
     " members than partitions, or one whose batch takes long. Check the coordinator's log. Start the query again.",
-    Retry.LATER,
+    may_pass=True,
 )
 MEMBER_NOT_ANSWERING = Condition(
     "GROUPKAFKA.MEMBER_NOT_ANSWERING",
     "The query's group member did not answer the internal request '{command}' within {timeout_s:.0f} s (member state"
     " {state}).",
     "check whether the group's coordinator is reachable.",
-    Retry.LATER,
+    may_pass=True,
 )
 # `run_until_stopped` looks for it in the text of MEMBER_LEFT.
 NOTHING_REPEATED = "Its last batch is complete and committed."
@@ -348,7 +340,7 @@ MEMBER_LEFT = Condition(
     "The member of group '{group}' has left the group: {cause}. {repeats}",
     "start the query again; it continues from the last completed batch. To stop it without this error, wait for it with"
     " run_until_stopped instead of awaitTermination (docs/how-to/stop.md).",
-    Retry.LATER,
+    may_pass=True,
 )
 OWNER_BY_CONNECT = Condition(
     "GROUPKAFKA.OWNER_BY_CONNECT",
@@ -399,13 +391,13 @@ READ_STALLED = Condition(
     "Partition {topic}-{partition} returned no record for {timeout_s:.0f} s at offset {offset} (range [{start},"
     " {end})): {reason}",
     "check the partition's leader; raise kafkaConsumer.pollTimeoutMs if the brokers are slow.",
-    Retry.LATER,
+    may_pass=True,
 )
 READ_FAILED = Condition(
     "GROUPKAFKA.READ_FAILED",
     "Partition {topic}-{partition} cannot be read at offset {offset}: {reason}",
     "see the broker's log; Spark tries the task again on a cluster, and with local[N,4].",
-    Retry.LATER,
+    may_pass=True,
 )
 BATCH_TOO_LARGE = Condition(
     "GROUPKAFKA.BATCH_TOO_LARGE",
@@ -479,7 +471,7 @@ STOP_UNCLEAN = Condition(
     "Not all members have left cleanly: {runs}.",
     "no answer has two causes: the batch in flight takes longer than --wait, and the query still stops after it; or the"
     " process was killed, and nothing more happens. Otherwise check the log of the query's reader.",
-    Retry.LATER,
+    may_pass=True,
 )
 GROUP_HAS_MEMBERS = Condition(
     "GROUPKAFKA.GROUP_HAS_MEMBERS",
@@ -487,7 +479,7 @@ GROUP_HAS_MEMBERS = Condition(
     "stop all queries of the group first. A killed member, or one with a kafka.group.instance.id, stays until"
     " its session timeout (kafka.session.timeout.ms, 45 s; under KIP-848 the broker's): wait, and repeat the command."
     " 'python -m spark_groupsource group --group {group} ...' shows the members.",
-    Retry.LATER,
+    may_pass=True,
 )
 COMMAND_TOPIC_UNKNOWN = Condition(
     "GROUPKAFKA.COMMAND_TOPIC_UNKNOWN",
@@ -576,7 +568,7 @@ COMMIT_UNANSWERED = Condition(
     " been committed. {reason}",
     "check the group's offsets ('python -m spark_groupsource group --group {group} ...'), and repeat the command if"
     " they are wrong.",
-    Retry.LATER,
+    may_pass=True,
 )
 
 # --- functions on columns
@@ -601,7 +593,7 @@ SCHEMA_REGISTRY_FAILED = Condition(
     "GROUPKAFKA.SCHEMA_REGISTRY_FAILED",
     "The schema registry at {url} does not answer {path}: {reason}",
     "check schema_registry_url, the credentials in options, and that driver and executors reach the registry.",
-    Retry.LATER,
+    may_pass=True,
 )
 
 

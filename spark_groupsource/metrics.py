@@ -20,15 +20,15 @@ import os
 import re
 import stat
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from spark_groupsource.clock import Clock
 from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.prometheus.families import Histogram
 
 LOG = logging.getLogger(__name__)
 
@@ -100,26 +100,6 @@ COUNTERS: dict[str, str] = {
 
 # How a member can lose partitions: the keys of counter `rebalances`.
 REBALANCE_OUTCOMES = ("clean", "deadline", "stopped", "uncommitted", "lost")
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """Numbers of values up to each bound, and above all of them; `total` is their sum. Replaced as a whole."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    total: float = 0.0
-
-    @classmethod
-    def empty(cls, *bounds: float) -> Histogram:
-        """Return a histogram without values."""
-        return cls(bounds, (0,) * (len(bounds) + 1))
-
-    def plus(self, value: float) -> Histogram:
-        """Return the histogram with one more value."""
-        counts = list(self.counts)
-        counts[bisect_left(self.bounds, value)] += 1
-        return replace(self, counts=tuple(counts), total=self.total + value)
 
 
 class EventTotals:

@@ -12,7 +12,9 @@ _PROGRESS = Progress()
 
 def begin(text: str) -> None:
     """Note a step that the tool has shown by itself."""
-    _PROGRESS.restart(text.strip())
+    # After an empty text, its time counts from now on.
+    _PROGRESS.step("")
+    _PROGRESS.step(text.strip())
 
 
 def say(text: str) -> None:

@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from spark_groupsource.model.offsets import TopicPartition
 
@@ -42,11 +43,10 @@ class MemberNote:
         """Parse the user data of a subscription. Raises `WireError`."""
         fields = _decode(raw, {"held": bool, "data": str, "offers": list})
         try:
-            data = base64.b64decode(str(fields["data"]), validate=True)
+            data = base64.b64decode(fields["data"], validate=True)
         except ValueError as error:
             raise WireError(f"data is not base64: {error}") from None
-        offers = fields["offers"]
-        return cls(bool(fields["held"]), data, tuple(map(str, offers)) if isinstance(offers, list) else ())
+        return cls(fields["held"], data, tuple(map(str, fields["offers"])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,12 @@ class LeaderNote:
         if not raw:
             return cls()
         fields = _decode(raw, {"standby": dict, "error": str})
-        standby = fields["standby"]
         found = set()
-        for topic, numbers in standby.items() if isinstance(standby, dict) else ():
+        for topic, numbers in fields["standby"].items():
             if not isinstance(numbers, list) or not all(type(number) is int and number >= 0 for number in numbers):
                 raise WireError(f"the partitions of topic {topic!r} are not numbers")
             found |= {TopicPartition(topic, number) for number in numbers}
-        return cls(frozenset(found), str(fields["error"]))
+        return cls(frozenset(found), fields["error"])
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -93,7 +92,7 @@ def _encode(fields: Mapping[str, object]) -> bytes:
     return json.dumps({"v": _VERSION, **fields}, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _decode(raw: bytes, kinds: Mapping[str, type]) -> dict[str, object]:
+def _decode(raw: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -157,7 +157,7 @@ def read_spark_checkpoint(
         if completed is None:
             sources = _initial_offsets(filesystem, root)
         else:
-            sources = sources_in_log_entry(_text(filesystem, f"{root}/offsets/{completed}"))
+            sources = sources_in_log_entry(read_text(filesystem, f"{root}/offsets/{completed}"))
     except TROUBLES as error:
         raise ValueError(scrubbed(str(error) or type(error).__name__, location)) from None
     return SparkCheckpoint(completed, logged, sources)
@@ -203,18 +203,13 @@ def _initial_offsets(filesystem: fs.FileSystem, root: str) -> dict[str, str]:
     found = {}
     for info in filesystem.get_file_info(fs.FileSelector(f"{root}/sources", allow_not_found=True)):
         try:
-            text = _text(filesystem, f"{root}/sources/{info.base_name}/0")
+            text = read_text(filesystem, f"{root}/sources/{info.base_name}/0")
         except (FileNotFoundError, UnicodeDecodeError):
             continue  # a source with another format, or without a file
         version, _, offset = text.removeprefix("\0").partition("\n")
         if version == "v1":
             found[info.base_name] = offset.strip()
     return found
-
-
-def _text(filesystem: fs.FileSystem, path: str) -> str:
-    with filesystem.open_input_stream(path) as stream:
-        return bytes(stream.read()).decode("utf-8")
 
 
 class NoCheckpoint:
@@ -446,7 +441,7 @@ class CheckpointLog:
         known = self._entries.get(number)
         if known is None:
             try:
-                known = offsets_in_log_entry(self._read(f"offsets/{number}"))
+                known = offsets_in_log_entry(read_text(self._open(), f"{self._root}/offsets/{number}"))
             except FileNotFoundError:
                 return []
             if known:
@@ -455,24 +450,18 @@ class CheckpointLog:
         return known
 
     def _logged_batches(self) -> list[int]:
-        numbers = _numbers(self._open(), f"{self._root}/offsets")
-        self._seen = self._seen or bool(numbers) or self._has_metadata()
-        return numbers
+        """Return the batches in the offset log. Raises FileNotFoundError if Spark has no checkpoint here.
 
-    def _has_metadata(self) -> bool:
-        """Return whether Spark has a checkpoint here. Spark writes `metadata` before it starts any source.
-
-        Guards against:
+        Spark writes `metadata` before it starts any source. Guards against:
         1. The writer's path has no scheme, and Spark's default file system is HDFS.
         2. The same path is another place here, without a checkpoint.
         3. Every handover waits for the next trigger, without a warning.
         """
-        if not self._exists("metadata"):
+        numbers = _numbers(self._open(), f"{self._root}/offsets")
+        if not (self._seen or numbers or self._exists("metadata")):
             raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
-        return True
-
-    def _read(self, name: str) -> str:
-        return read_text(self._open(), f"{self._root}/{name}")
+        self._seen = True
+        return numbers
 
 
 def file_exists(filesystem: fs.FileSystem, path: str) -> bool:
@@ -491,7 +480,8 @@ def read_text(filesystem: fs.FileSystem, path: str) -> str:
     """Return a file's text. Raises FileNotFoundError if it is missing."""
     if _is_hadoop(filesystem) and not _is_file(filesystem, path):
         raise FileNotFoundError(path)
-    return _text(filesystem, path)
+    with filesystem.open_input_stream(path) as stream:
+        return bytes(stream.read()).decode("utf-8")
 
 
 def is_local(location: str) -> bool:

@@ -21,14 +21,6 @@ LOG = logging.getLogger(__name__)
 STORE_WAIT_S = 10.0
 
 
-class NoStateFolder:
-    """Replacement when the query's checkpoint is not known."""
-
-    def exists(self) -> bool | None:
-        """Return None: it is not known."""
-        return None
-
-
 class StateFolder:
     """The folder `state` of a checkpoint. Main thread only, apart from the thread that it runs.
 

@@ -32,10 +32,10 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import Enum
-from pathlib import PurePosixPath
 from typing import Any
 
 from pyarrow import fs
@@ -123,18 +123,15 @@ class StopFiles:
 
     def register(self, run: Run) -> None:
         """Make the run known. Removes the files of runs that have ended without doing so."""
-
-        def write(filesystem: fs.FileSystem, folder: str) -> None:
-            if not _has_checkpoint(filesystem, folder):
+        with self._open() as (filesystem, root):
+            if not _has_checkpoint(filesystem, root):
                 raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
-            files = _files(filesystem, folder)
+            files = _files(filesystem, root)
             others = {other.name for other in _runs_of(filesystem, files) if run.may_live_beside(other)}
             for info in files:
                 if _is_left_behind(info, others):
                     _delete(filesystem, info.path)
-            _register(filesystem, folder, run)
-
-        self._with(write)
+            _register(filesystem, root, run)
 
     def register_again(self, run: Run) -> bool:
         """Make the run known again if its file is missing, and return whether it was. A deleted checkpoint stays so.
@@ -144,15 +141,11 @@ class StopFiles:
         2. Spark ends one of the two.
         3. If that is the second one, nobody can ask the first one to stop any more.
         """
-
-        def write(filesystem: fs.FileSystem, folder: str) -> bool:
-            if file_exists(filesystem, f"{folder}/{run.name}{_RUN}") or not _has_checkpoint(filesystem, folder):
+        with self._open() as (filesystem, root):
+            if file_exists(filesystem, _path(root, run.name, _RUN)) or not _has_checkpoint(filesystem, root):
                 return False
-            _register(filesystem, folder, run)
+            _register(filesystem, root, run)
             return True
-
-        written: bool = self._with(write)
-        return written
 
     def is_requested(self, run: str) -> bool:
         """Return whether the run was asked to stop, or has answered already: one request to the store.
@@ -161,9 +154,9 @@ class StopFiles:
         1. `groupkafka stop` asks a query to stop, whose reader is killed at the same moment.
         2. The query is started again with the same checkpoint. It finds the old request, and stops.
         """
-        # R78: a request names one run
-        found: bool = self._with(lambda filesystem, folder: file_exists(filesystem, f"{folder}/{run}{_REQUEST}"))
-        return found
+        with self._open() as (filesystem, root):
+            # R78: a request names one run
+            return file_exists(filesystem, _path(root, run, _REQUEST))
 
     def lacks_answer(self, run: str) -> bool:
         """Return whether there is a request without an answer. One that is half written is not complete yet."""
@@ -177,20 +170,17 @@ class StopFiles:
     def unregister(self, run: str) -> None:
         """Remove the run, and its request unless somebody waits for the answer, who then removes it."""
         request = self._request(run)
-
-        def remove(filesystem: fs.FileSystem, folder: str) -> None:
-            _delete(filesystem, f"{folder}/{run}{_RUN}")
+        with self._open() as (filesystem, root):
+            _delete(filesystem, _path(root, run, _RUN))
             if request is not None and not request.get("waits"):
-                _delete(filesystem, f"{folder}/{run}{_REQUEST}")
-
-        self._with(remove)
+                _delete(filesystem, _path(root, run, _REQUEST))
 
     # --- whoever asks
 
     def runs(self) -> tuple[Run, ...]:
         """Return the registered runs. A reader that was killed leaves its own behind until the next one starts."""
-        runs: tuple[Run, ...] = self._with(lambda filesystem, folder: _runs_of(filesystem, _files(filesystem, folder)))
-        return runs
+        with self._open() as (filesystem, root):
+            return _runs_of(filesystem, _files(filesystem, root))
 
     def is_any_requested(self, since_ms: int) -> bool:
         """Return whether a run of this machine was asked to stop that lives and started at `since_ms` or later.
@@ -200,18 +190,14 @@ class StopFiles:
         2. The query is started again, and looks for requests before its reader has removed the first file.
         3. It stops, although nobody has asked it.
         """
-
-        def look(filesystem: fs.FileSystem, folder: str) -> bool:
-            files = _files(filesystem, folder)
+        with self._open() as (filesystem, root):
+            files = _files(filesystem, root)
             asked = {info.base_name.removesuffix(_REQUEST) for info in files if info.path.endswith(_REQUEST)}
             # R78: a request names one run
             return bool(asked) and any(
                 run.name in asked and run.host == socket.gethostname() and run.started_ms >= since_ms and _runs(run.pid)
                 for run in _runs_of(filesystem, files)
             )
-
-        found: bool = self._with(look)
-        return found
 
     def request(self, run: str, *, waits: bool) -> None:
         """Ask the run to stop. With `waits`, the answer stays until `forget`, of each one that waits."""
@@ -223,8 +209,9 @@ class StopFiles:
         """Return the run's answer; None while there is none."""
         if (answer := self._answer(run)) is not None:
             return answer
-        if self._with(lambda filesystem, folder: file_exists(filesystem, f"{folder}/{run}{_RUN}")):
-            return None
+        with self._open() as (filesystem, root):
+            if file_exists(filesystem, _path(root, run, _RUN)):
+                return None
         # It may have answered, and ended, between the two reads.
         return self._answer(run) or Answer.UNKNOWN
 
@@ -234,23 +221,25 @@ class StopFiles:
         if others > 0 or keep:
             self._update(run, {"waits": others})
         else:
-            self._with(lambda filesystem, folder: _delete(filesystem, f"{folder}/{run}{_REQUEST}"))
+            with self._open() as (filesystem, root):
+                _delete(filesystem, _path(root, run, _REQUEST))
 
     def check_query(self, query: str) -> None:
         """Raise ValueError if this is the checkpoint of a query with another id than `query`."""
-        text = self._with(lambda filesystem, folder: _metadata(filesystem, _root(folder)))
+        with self._open() as (filesystem, root):
+            text = _metadata(filesystem, root)
         if text is not None and text != query:
             raise ValueError(f"the checkpoint belongs to another query: its id is {text}, and that of this one {query}")
 
     def has_open_batch(self) -> bool:
         """Return whether Spark has logged a batch that is not complete."""
-        found: bool = self._with(lambda filesystem, folder: has_open_batch(filesystem, _root(folder)))
-        return found
+        with self._open() as (filesystem, root):
+            return has_open_batch(filesystem, root)
 
     def sources(self) -> int:
         """Return how many sources of this format the query has, by its newest planned batch; 0 before the first one."""
-        found: int = self._with(lambda filesystem, folder: own_sources(filesystem, _root(folder)))
-        return found
+        with self._open() as (filesystem, root):
+            return own_sources(filesystem, root)
 
     # --- internals
 
@@ -258,21 +247,21 @@ class StopFiles:
         return Answer.__members__.get(str((self._request(run) or {}).get("answer")))
 
     def _request(self, run: str) -> dict[str, Any] | None:
-        content: dict[str, Any] | None = self._with(
-            lambda filesystem, folder: _read(filesystem, f"{folder}/{run}{_REQUEST}")
-        )
-        return content
+        with self._open() as (filesystem, root):
+            return _read(filesystem, _path(root, run, _REQUEST))
 
     def _update(self, run: str, values: dict[str, Any]) -> None:
         content = {"v": VERSION} | (self._request(run) or {}) | values
-        self._with(lambda filesystem, folder: _write(filesystem, f"{folder}/{run}{_REQUEST}", content))
+        with self._open() as (filesystem, root):
+            _write(filesystem, _path(root, run, _REQUEST), content)
 
-    def _with(self, work: Callable[[fs.FileSystem, str], Any]) -> Any:
+    @contextmanager
+    def _open(self) -> Iterator[tuple[fs.FileSystem, str]]:
+        """Return the file system and the checkpoint's path. Map errors raised inside."""
         try:
             if self._opened is None:
-                filesystem, root = at_checkpoint(*self._open_location(self._location))
-                self._opened = filesystem, f"{root}/{FOLDER}"
-            return work(*self._opened)
+                self._opened = at_checkpoint(*self._open_location(self._location))
+            yield self._opened
         except TROUBLES as error:
             raise ValueError(scrubbed(str(error) or type(error).__name__, self._location)) from None
 
@@ -329,24 +318,24 @@ def _metadata(filesystem: fs.FileSystem, root: str) -> str | None:
     return found.get("id") if isinstance(found, dict) and isinstance(found.get("id"), str) else None
 
 
-def _root(folder: str) -> str:
-    """Return the checkpoint's path, in which the folder of the requests is."""
-    return str(PurePosixPath(folder).parent)
+def _path(root: str, run: str, kind: str) -> str:
+    """Return the path of a run's file in the checkpoint `root`."""
+    return f"{root}/{FOLDER}/{run}{kind}"
 
 
-def _has_checkpoint(filesystem: fs.FileSystem, folder: str) -> bool:
+def _has_checkpoint(filesystem: fs.FileSystem, root: str) -> bool:
     """Return whether Spark has a checkpoint here. It writes `metadata` before it starts any source."""
-    return file_exists(filesystem, f"{_root(folder)}/metadata")
+    return file_exists(filesystem, f"{root}/metadata")
 
 
-def _register(filesystem: fs.FileSystem, folder: str, run: Run) -> None:
+def _register(filesystem: fs.FileSystem, root: str, run: Run) -> None:
     if isinstance(filesystem, fs.LocalFileSystem) or filesystem.type_name == "hdfs":
-        filesystem.create_dir(folder, recursive=True)
-    _write(filesystem, f"{folder}/{run.name}{_RUN}", {"v": VERSION} | asdict(run))
+        filesystem.create_dir(f"{root}/{FOLDER}", recursive=True)
+    _write(filesystem, _path(root, run.name, _RUN), {"v": VERSION} | asdict(run))
 
 
-def _files(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
-    selector = fs.FileSelector(folder, allow_not_found=True)
+def _files(filesystem: fs.FileSystem, root: str) -> list[fs.FileInfo]:
+    selector = fs.FileSelector(f"{root}/{FOLDER}", allow_not_found=True)
     try:
         found = filesystem.get_file_info(selector)
     except FileNotFoundError:

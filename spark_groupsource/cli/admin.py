@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -43,31 +43,8 @@ _RETRY_PAUSE_S = 0.2
 _NAMES_SHOWN = 50
 
 
-class GroupAdmin(Protocol):
-    """Requests of the commands to a group."""
-
-    def member_names(self) -> tuple[str, ...]:
-        """Return the live members as text for users; empty if the group does not exist."""
-
-    def is_simple(self) -> bool:
-        """Return whether the group never had a member: queries with option assign, or tools, wrote its offsets."""
-
-    def group_offsets(self) -> dict[TopicPartition, GroupOffset]:
-        """Return all committed offsets of the group."""
-
-    def commit(self, items: Sequence[CommitItem]) -> None:
-        """Commit all offsets, in as many requests as needed.
-
-        Raises `CommandError` if the coordinator rejects any, and `KafkaUnavailableError` if it does not answer: the
-        offsets may then have been committed.
-        """
-
-    def cluster_id(self) -> str:
-        """Return the cluster's id."""
-
-
-class LibrdkafkaGroupAdmin:
-    """A `GroupAdmin` on confluent-kafka's AdminClient."""
+class GroupAdmin:
+    """Requests of the commands to a group, on confluent-kafka's AdminClient."""
 
     def __init__(self, options: SourceOptions, clock: Clock, pause: Callable[[float], object]) -> None:
         self._options = options
@@ -78,7 +55,7 @@ class LibrdkafkaGroupAdmin:
         self._patience = Patience(options, clock, self._transport)
         self._client: AdminClient = admin_client(options, self._transport)
 
-    def of_group(self, group: str) -> LibrdkafkaGroupAdmin:
+    def of_group(self, group: str) -> GroupAdmin:
         """Return an admin of another group on the same client, for the same thread."""
         other = copy.copy(self)
         other._group = group
@@ -100,12 +77,12 @@ class LibrdkafkaGroupAdmin:
         return sorted(group.group_id for group in answer.valid)
 
     def member_names(self) -> tuple[str, ...]:
-        """See `GroupAdmin`."""
+        """Return the live members as text for users; empty if the group does not exist."""
         group = self.described()
         return () if group is None else tuple(f"{one.client_id} on {one.host.lstrip('/')}" for one in group.members)
 
     def is_simple(self) -> bool:
-        """See `GroupAdmin`."""
+        """Return whether the group never had a member: queries with option assign, or tools, wrote its offsets."""
         group = self.described()
         # For a group that does not exist, older brokers report the state "dead" without a kind of members.
         return group is not None and group.is_simple_consumer_group and group.state is not ConsumerGroupState.DEAD
@@ -138,7 +115,7 @@ class LibrdkafkaGroupAdmin:
         return found
 
     def group_offsets(self) -> dict[TopicPartition, GroupOffset]:
-        """See `GroupAdmin`."""
+        """Return all committed offsets of the group."""
         request = [ConsumerGroupTopicPartitions(self._group)]
 
         def ask() -> list[ClientPartition]:
@@ -158,7 +135,11 @@ class LibrdkafkaGroupAdmin:
             raise self._mapped(error, "OffsetFetch") from None
 
     def commit(self, items: Sequence[CommitItem]) -> None:
-        """See `GroupAdmin`."""
+        """Commit all offsets, in as many requests as needed.
+
+        Raises `CommandError` if the coordinator rejects any, and `KafkaUnavailableError` if it does not answer: the
+        offsets may then have been committed.
+        """
         requests = list(requests_of(items))
         refused: list[tuple[TopicPartition, str]] = []
         for number, request in enumerate(requests):
@@ -198,7 +179,7 @@ class LibrdkafkaGroupAdmin:
         return [(TopicPartition(str(part.topic), int(part.partition)), error.str()) for part, error in refused]
 
     def cluster_id(self) -> str:
-        """See `GroupAdmin`."""
+        """Return the cluster's id."""
         try:
             answer = self._ask(lambda timeout: self._client.describe_cluster(request_timeout=timeout))
         except KafkaException as error:

@@ -17,9 +17,9 @@ from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.offset_moves import PartitionLog, WantedOffset, partition_names
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import CommandError, OffsetFormatError
-from spark_groupsource.model.commit_metadata import GroupOffset, parse_metadata
-from spark_groupsource.model.offsets import OFFSET_MAX, SourceOffset, TopicPartition, parse_offset
-from spark_groupsource.options.offset_spec import partition_values
+from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition, parse_offset
+from spark_groupsource.options.offset_spec import partition_offsets
 
 _NAME_OURS = "name the checkpointLocation of the writer of a query with format('groupkafka')"
 _NAME_THE_CHECKPOINT = "name the checkpointLocation of the writer of a query with format('kafka')"
@@ -59,10 +59,10 @@ def _kafka_source(name: str, checkpoint: SparkCheckpoint, source: str | None) ->
     found = {}
     for number, text in checkpoint.offsets.items():
         try:
-            found[number] = partition_values(text, 0, OFFSET_MAX)
+            found[number] = partition_offsets(text)
         except ValueError:
             continue  # another kind of source
-    if not found and any(map(_is_ours, checkpoint.offsets.values())):
+    if not found and any(_ours(text) is not None for text in checkpoint.offsets.values()):
         raise _unusable(
             name, "it belongs to a query of groupkafka", "keep it for that query, whose group has its offsets"
         )
@@ -96,10 +96,6 @@ def _read(location: str, instead: str) -> tuple[str, SparkCheckpoint]:
         return name, read_spark_checkpoint(location)
     except ValueError as error:
         raise _unusable(name, str(error), instead) from None
-
-
-def _is_ours(text: str) -> bool:
-    return _ours(text) is not None
 
 
 def _ours(text: str) -> SourceOffset | None:
@@ -154,7 +150,7 @@ def _is_adopted(held: GroupOffset, offset: int) -> bool:
     Then no query committed it (a repeated commit would override its checkpoint), and the offset is the partition's
     initial position (another one would be overwritten).
     """
-    metadata = parse_metadata(held.metadata)
+    metadata = metadata_of(held)
     if metadata is None or metadata.reset is None or metadata.lineage != metadata.reset.id:
         return False
     return held.offset == metadata.pin.offset == offset

@@ -220,10 +220,7 @@ def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argum
 
     reset = add("reset", "move the group's offsets", helptexts.RESET, helptexts.RESET_MORE)
     reset.add_argument("--to", nargs="+", required=True, metavar=("TARGET", "FILE"), help="see the targets below")
-    reset.add_argument(
-        "--topic", type=_some_text, action="append", default=[], metavar="T",
-        help="reset this topic only; may be given more than once (default: all topics with offsets of the group)",
-    )  # fmt: skip
+    _add_topics(reset, "reset this topic only")
     reset.add_argument("--execute", action="store_true", help="commit the new offsets (default: a dry run)")
     savepoint = add("savepoint", "save the group's offsets", helptexts.SAVEPOINT, helptexts.SAVEPOINT_MORE)
     savepoint.add_argument("file", type=Path, metavar="FILE", help="file to write; an existing one is replaced")
@@ -331,10 +328,7 @@ def _add_timeline(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--topic", type=_some_text, action="append", default=[], metavar="T",
-        help="a topic to read; may be given more than once (default: all topics with offsets of the group)",
-    )  # fmt: skip
+    _add_topics(parser, "a topic to read")
     parser.add_argument(
         "--checkpoint-location", type=_some_text, metavar="LOCATION",
         help="checkpointLocation of the query's writer: a path, or a URI (hdfs:, s3a:, gs: ...)",
@@ -373,19 +367,13 @@ def _add_adopt(parser: argparse.ArgumentParser) -> None:
         "--source", type=_some_text, metavar="N",
         help="source id, if the checkpoint has several Kafka sources: 0, 1 ..., or its name",
     )  # fmt: skip
-    parser.add_argument(
-        "--topic", type=_some_text, action="append", default=[], metavar="T",
-        help="adopt this topic only; may be given more than once (default: all topics that the old query has read)",
-    )  # fmt: skip
+    _add_topics(parser, "adopt this topic only", "all topics that the old query has read")
     parser.add_argument("--overwrite", action="store_true", help="also replace offsets that the group already has")
     parser.add_argument("--execute", action="store_true", help="commit the offsets (default: a dry run)")
 
 
 def _add_lag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--topic", type=_some_text, action="append", default=[], metavar="T",
-        help="this topic only; may be given more than once (default: all topics with offsets of the group)",
-    )  # fmt: skip
+    _add_topics(parser, "this topic only")
     parser.add_argument("--json", action="store_true", help="print one line of JSON; durations in seconds")
     _add_watch(parser)
     parser.add_argument(
@@ -400,6 +388,15 @@ def _add_lag(parser: argparse.ArgumentParser) -> None:
 def _add_group(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one line of JSON, with whole member ids")
     _add_watch(parser)
+
+
+def _add_topics(
+    parser: argparse.ArgumentParser, what: str, default: str = "all topics with offsets of the group"
+) -> None:
+    parser.add_argument(
+        "--topic", type=_some_text, action="append", default=[], metavar="T",
+        help=f"{what}; may be given more than once (default: {default})",
+    )  # fmt: skip
 
 
 def _add_watch(parser: argparse.ArgumentParser) -> None:

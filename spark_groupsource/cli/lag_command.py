@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import LagCommand
 from spark_groupsource.cli.group.view import NO_LEADER, DescribedMember, total_note
-from spark_groupsource.cli.output import PrintLine
-from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.cli.output import Output
 from spark_groupsource.cli.text_table import aligned
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import CommandError
@@ -39,38 +38,33 @@ def report_lag(
     command: LagCommand,
     requests: LagRequests,
     clock: Clock,
-    *,
     members: Members,
-    print_line: PrintLine,
-    warn: PrintLine,
-    pause: Callable[[float], object],
-    step: PrintLine = ignore_step,
+    output: Output,
 ) -> int:
     """Print the lag, repeatedly with `watch_s`. Return the exit code. Raises errors of the catalogue.
 
-    `members` is called only if nothing is committed; `warn` prints lines that are not part of the report; `step` gets
-    what the command does next.
+    `members` is called only if nothing is committed.
     """
     while True:
-        lags, leaderless = measured_lags(command, requests, clock, members, warn, step=step)
+        lags, leaderless = measured_lags(command, requests, clock, members, output)
         now_ms = int(clock.epoch_s() * 1000)
         if command.as_json:
-            print_line(lag_json(command.connection.group, now_ms, lags, leaderless))
+            output.print_line(lag_json(command.connection.group, now_ms, lags, leaderless))
         else:
             if command.watch_s is not None:
-                print_line(f"{shown_time(now_ms)}  group {command.connection.group}")
+                output.print_line(f"{shown_time(now_ms)}  group {command.connection.group}")
             for line in lag_table(lags, leaderless):
-                print_line(line)
+                output.print_line(line)
         if leaderless and _is_bounded(command):
-            warn(f"{LEADERLESS}: {', '.join(map(str, leaderless))}")
+            output.warn(f"{LEADERLESS}: {', '.join(map(str, leaderless))}")
         unknown = [str(lag.partition) for lag in lags if not lag.age_known]
         if unknown and command.max_behind_s is not None:
-            warn(f"{AGE_UNKNOWN}: {', '.join(unknown)}")
+            output.warn(f"{AGE_UNKNOWN}: {', '.join(unknown)}")
         if is_beyond(command, lags, leaderless):
             return BEYOND
         if command.watch_s is None:
             return 0
-        pause(command.watch_s)
+        output.pause(command.watch_s)
 
 
 def measured_lags(
@@ -78,9 +72,7 @@ def measured_lags(
     requests: LagRequests,
     clock: Clock,
     members: Members,
-    warn: PrintLine,
-    *,
-    step: PrintLine = ignore_step,
+    output: Output,
 ) -> tuple[list[Lag], dict[TopicPartition, int | None]]:
     """Return the lag of all partitions of the group's topics, or of the topics that the user named.
 
@@ -89,26 +81,27 @@ def measured_lags(
     Steps: 1. all topics, 2. the group's offsets on them; without any, its members' topics, 3. the lag inputs.
     """
     group = command.connection.group
-    step("reading the list of topics")
+    output.step("reading the list of topics")
     topics = requests.topics()
     missing = [topic for topic in command.topics if topic not in topics]
     if missing:
         raise CommandError(errors.COMMAND_TOPIC_UNKNOWN, topics=", ".join(missing), group=group)
     partitions = every_partition(topics)
-    step(f"reading the offsets of group {group} on {len(partitions):,} partitions")
+    output.step(f"reading the offsets of group {group} on {len(partitions):,} partitions")
     committed = requests.group_offsets(group, partitions)
     read = {partition.topic for partition in committed}
     if not committed:
-        step(f"reading the members of group {group}")
+        output.step(f"reading the members of group {group}")
         live = members()
         if not live:
             raise CommandError(errors.GROUP_UNKNOWN, group=group, servers=command.connection.bootstrap_servers)
         # A consumer that has not committed (yet). A monitor must not treat it as a wrong group name.
-        warn(f"group {group} has {len(live)} member{'' if len(live) == 1 else 's'} and has committed nothing yet")
+        count = f"{len(live)} member{'' if len(live) == 1 else 's'}"
+        output.warn(f"group {group} has {count} and has committed nothing yet")
         read = {partition.topic for member in live for partition in member.partitions} & topics.keys()
     wanted = command.topics or read
     chosen = every_partition({topic: topics[topic] for topic in wanted})
-    step(f"reading the log ends and next records of {len(chosen):,} partitions")
+    output.step(f"reading the log ends and next records of {len(chosen):,} partitions")
     asked = {partition: committed.get(partition) for partition in chosen}
     found = requests.lag_inputs(asked)
     now_ms = int(clock.epoch_s() * 1000)
@@ -158,7 +151,7 @@ def _cells(lag: Lag) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def lag_json(group: str, now_ms: int, lags: list[Lag], leaderless: Mapping[TopicPartition, int | None] = {}) -> str:
+def lag_json(group: str, now_ms: int, lags: list[Lag], leaderless: Mapping[TopicPartition, int | None]) -> str:
     """Return the lag as one line of JSON; durations in seconds, null for none or not known."""
     records, lost, behind_s, safe_s = total(lags)
     rows: dict[TopicPartition, dict[str, object]] = {

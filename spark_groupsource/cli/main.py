@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import (
     AdoptCommand,
@@ -30,7 +30,7 @@ from spark_groupsource.cli.arguments import (
     client_options,
     parse_arguments,
 )
-from spark_groupsource.cli.doctor.broker_facts import LibrdkafkaFacts
+from spark_groupsource.cli.doctor.broker_facts import ClusterFacts
 from spark_groupsource.cli.doctor.command import Doctor, report_doctor
 from spark_groupsource.cli.doctor.machine_facts import facts_here
 from spark_groupsource.cli.doctor.startup import archives, fix_startup, undo_startup
@@ -49,7 +49,7 @@ from spark_groupsource.client.errors import WAITING
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.lag.measure import LibrdkafkaLagRequests
+from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.redaction import MaskSecrets
 from spark_groupsource.spark.executor_facts import probe_executors
@@ -69,10 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = Output(progress.step, rest_to_stderr=_changes_something(command))
     try:
         with progress:
-            if isinstance(command, StartupCommand | StopCommand | TimelineCommand):
-                _carry_out_here(command, output)
-                return 0
-            return _carry_out(command, client_options(command.connection), output)
+            return _carry_out(command, output)
     except GroupKafkaError as error:
         warn(str(error))
         return 1
@@ -85,20 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _carry_out_here(command: StartupCommand | StopCommand | TimelineCommand, output: Output) -> None:
-    """Carry out a command that needs no broker."""
-    if isinstance(command, TimelineCommand):
-        write_timeline(command, output.print_line, output.step)
-        return
-    if isinstance(command, StopCommand):
-        stop_query(command, SystemClock(), print_line=output.print_line, pause=time.sleep, step=output.step)
-        return
-    if command.undo:
-        undo_startup(archives(), output.print_line)
-    else:
-        fix_startup(archives(), output.print_line, output.step)
-
-
 def _is_watching(command: Command) -> bool:
     return isinstance(command, LagCommand | GroupCommand) and command.watch_s is not None
 
@@ -109,7 +92,19 @@ def _changes_something(command: Command) -> bool:
     return isinstance(command, SavepointCommand | StopCommand)
 
 
-def _carry_out(command: ConnectedCommand, options: SourceOptions, output: Output) -> int:
+def _carry_out(command: Command, output: Output) -> int:
+    if isinstance(command, TimelineCommand):
+        write_timeline(command, output)
+    elif isinstance(command, StopCommand):
+        stop_query(command, SystemClock(), output, time.sleep)
+    elif isinstance(command, StartupCommand):
+        (undo_startup if command.undo else fix_startup)(archives(), output)
+    else:
+        return _carry_out_with_brokers(command, client_options(command.connection), output)
+    return 0
+
+
+def _carry_out_with_brokers(command: ConnectedCommand, options: SourceOptions, output: Output) -> int:
     if isinstance(command, LagCommand):
         return _lag(command, options, output)
     if isinstance(command, GroupCommand):
@@ -120,8 +115,8 @@ def _carry_out(command: ConnectedCommand, options: SourceOptions, output: Output
         return _exporter(command, options, output)
     clock = SystemClock()
     cluster = LibrdkafkaCluster(options, clock, time.sleep)
-    admin = LibrdkafkaGroupAdmin(options, clock, time.sleep)
-    commands = OffsetCommands(admin, cluster, clock, output.print_line, warn, step=output.step)
+    admin = GroupAdmin(options, clock, time.sleep)
+    commands = OffsetCommands(admin, cluster, clock, output)
     if isinstance(command, ResetCommand):
         commands.reset(command)
     elif isinstance(command, AdoptCommand):
@@ -134,41 +129,36 @@ def _carry_out(command: ConnectedCommand, options: SourceOptions, output: Output
 
 def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
     clock = SystemClock()
-    requests = LibrdkafkaLagRequests(
+    requests = LagRequests(
         options, clock, time.sleep,
         measured=lambda known, wanted: output.step(f"{known:,} of {wanted:,} partitions are measured"),
     )  # fmt: skip
 
     def members() -> Sequence[DescribedMember]:
         # A separate client, because it is rarely needed.
-        return live_members(LibrdkafkaGroupAdmin(options, clock, time.sleep))
+        return live_members(GroupAdmin(options, clock, time.sleep))
 
     try:
-        return report_lag(
-            command, requests, clock,
-            members=members, print_line=output.print_line, warn=warn, pause=output.pause, step=output.step,
-        )  # fmt: skip
+        return report_lag(command, requests, clock, members, output)
     finally:
         requests.close()
 
 
 def _doctor(command: DoctorCommand, options: SourceOptions, output: Output) -> int:
     doctor = Doctor(
-        command, options.group_protocol, lambda: LibrdkafkaFacts(options), facts_here, probe_executors, SystemClock(),
-        output.step,
+        command, options.group_protocol, lambda: ClusterFacts(options), facts_here, probe_executors, SystemClock(),
+        output,
     )  # fmt: skip
-    return 1 if report_doctor(doctor, output.print_line) else 0
+    return 1 if report_doctor(doctor) else 0
 
 
 def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int:
     clock = SystemClock()
-    requests = LibrdkafkaLagRequests(options, clock, time.sleep)
-    admin = LibrdkafkaGroupAdmin(options, clock, time.sleep)
+    requests = LagRequests(options, clock, time.sleep)
+    admin = GroupAdmin(options, clock, time.sleep)
     describer = GroupDescriber(admin, options.group_id, RawGroups(options))
     try:
-        report_group(
-            command, describer, requests, clock, print_line=output.print_line, pause=output.pause, step=output.step
-        )
+        report_group(command, describer, requests, clock, output)
     finally:
         describer.close()
         requests.close()
@@ -180,14 +170,14 @@ def _exporter(command: ExporterCommand, options: SourceOptions, output: Output) 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     clock = SystemClock()
     limit = TimeLimit(clock)
-    requests = LibrdkafkaLagRequests(options, clock, time.sleep, abandoned=limit.expired)
-    groups = PlainGroups(LibrdkafkaGroupAdmin(options, clock, time.sleep))
+    requests = LagRequests(options, clock, time.sleep, abandoned=limit.expired)
+    groups = PlainGroups(GroupAdmin(options, clock, time.sleep))
     exporter = Exporter(
         command.cluster_name, command.groups, command.pattern,
-        requests=requests, groups=groups, clock=clock, limit=limit, warn=warn, step=output.step,
+        requests=requests, groups=groups, clock=clock, limit=limit, output=output,
     )  # fmt: skip
     try:
-        serve_metrics(command, exporter, output.print_line, time.sleep)
+        serve_metrics(command, exporter, output, time.sleep)
     finally:
         requests.close()
     return 0
@@ -209,4 +199,4 @@ def _origin(command: AdoptCommand, options: SourceOptions, clock: Clock) -> Orig
     if command.checkpoint is not None:
         return checkpoint_origin(command.checkpoint, command.source)
     other = replace(options, group_id=command.from_group)
-    return group_origin(other.group_id, LibrdkafkaGroupAdmin(other, clock, time.sleep))
+    return group_origin(other.group_id, GroupAdmin(other, clock, time.sleep))

@@ -26,8 +26,7 @@ from spark_groupsource.cli.offset_moves import (
     pin_of,
     plan_move,
 )
-from spark_groupsource.cli.output import PrintLine
-from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.cli.output import Output
 from spark_groupsource.cli.savepoint_file import Saved, Savepoint, read_savepoint, write_savepoint
 from spark_groupsource.clock import Clock
 from spark_groupsource.cluster.offset_lookup import all_partitions
@@ -39,7 +38,6 @@ from spark_groupsource.model.commit_metadata import (
     Pin,
     metadata_of,
     next_reset,
-    parse_metadata,
 )
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 from spark_groupsource.options.times import shown_time
@@ -51,24 +49,13 @@ Groups = Mapping[TopicPartition, GroupOffset]
 
 
 class OffsetCommands:
-    """Runs commands on one group. `print_line` prints output, `warn` warnings; `step` gets what is done next."""
+    """Runs commands on one group."""
 
-    def __init__(
-        self,
-        admin: GroupAdmin,
-        cluster: ClusterPort,
-        clock: Clock,
-        print_line: PrintLine,
-        warn: PrintLine,
-        *,
-        step: PrintLine = ignore_step,
-    ) -> None:
+    def __init__(self, admin: GroupAdmin, cluster: ClusterPort, clock: Clock, output: Output) -> None:
         self._admin = admin
         self._cluster = cluster
         self._clock = clock
-        self._print_line = print_line
-        self._warn = warn
-        self._step = step
+        self._output = output
 
     # --- savepoint
 
@@ -82,8 +69,8 @@ class OffsetCommands:
         for partition in in_topics(groups, described):
             topic_id, group = described[partition.topic].topic_id, groups[partition]
             pin = pin_of(group, topic_id)
-            if group.offset is None or (pin is None and _is_ours(group)):
-                self._print_line(f"left out: {partition}, whose offset belongs to a deleted topic of that name")
+            if group.offset is None or (pin is None and metadata_of(group) is not None):
+                self._output.print_line(f"left out: {partition}, whose offset belongs to a deleted topic of that name")
                 continue
             kept[partition] = Saved(group.offset, pin)
         topics = {partition.topic for partition in kept}
@@ -91,7 +78,7 @@ class OffsetCommands:
         taken_ms = int(self._clock.epoch_s() * 1000)
         savepoint = Savepoint(self._admin.cluster_id(), command.connection.group, taken_ms, ids, kept)
         write_savepoint(command.path, savepoint)
-        self._print_line(
+        self._output.print_line(
             f"{len(kept)} partitions of {len(topics)} topics saved in {command.path}, as of {shown_time(taken_ms)}"
         )
 
@@ -122,7 +109,7 @@ class OffsetCommands:
         moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         if self._show(moves, command.execute):
             self._commit(group, moves, groups, logs, wishes)
-            self._print_line(
+            self._output.print_line(
                 f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on use them."
             )
 
@@ -137,17 +124,17 @@ class OffsetCommands:
         group = command.connection.group
         self._refuse_members(group)
         described = self._described(origin.positions, chosen_topics(origin, command.topics), group)
-        logs = self._logs(_partitions(None, (), described), described)
+        logs = self._logs(all_partitions(described), described)
         groups = self._group_offsets()
         wishes = wishes_of(origin, logs, described)
         if not command.overwrite:
             check_held(group, groups, wishes)
         moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         for note in origin.notes:
-            self._print_line(note)
+            self._output.print_line(note)
         if self._show(moves, command.execute):
             self._commit(group, moves, groups, logs, wishes)
-            self._print_line(
+            self._output.print_line(
                 f"\nGroup {group}: {len(moves)} offsets committed. Start its queries with kafka.group.id={group}, and"
                 " each with a new checkpointLocation."
             )
@@ -156,35 +143,35 @@ class OffsetCommands:
 
     def _show(self, moves: list[Move], execute: bool) -> bool:
         """Print the moves; return whether to commit them."""
-        self._print_line(moves_table(moves))
+        self._output.print_line(moves_table(moves))
         for line in move_warnings(moves):
-            self._print_line(line)
+            self._output.print_line(line)
         if not execute:
-            self._print_line("\nDry run: nothing was changed. Add --execute to commit the new offsets.")
+            self._output.print_line("\nDry run: nothing was changed. Add --execute to commit the new offsets.")
         return execute
 
     def _group_offsets(self) -> dict[TopicPartition, GroupOffset]:
-        self._step("reading the group's offsets")
+        self._output.step("reading the group's offsets")
         return self._admin.group_offsets()
 
     def _refuse_members(self, group: str) -> None:
-        self._step("reading the group's members")
+        self._output.step("reading the group's members")
         members = self._admin.member_names()
         if members:
             raise CommandError(errors.GROUP_HAS_MEMBERS, group=group, members=", ".join(members))
         if self._admin.is_simple():
-            self._warn(UNSEEN_QUERIES)
+            self._output.warn(UNSEEN_QUERIES)
 
     def _described(self, known: Iterable[TopicPartition], wanted: tuple[str, ...], group: str) -> dict[str, TopicInfo]:
         """Return the topics to work on. Deleted topics are left out; if the user named one, it is an error."""
         chosen = wanted or tuple(sorted({partition.topic for partition in known}))
-        self._step(f"reading the partitions of {len(chosen):,} topics")
+        self._output.step(f"reading the partitions of {len(chosen):,} topics")
         missing = self._cluster.missing_topics(chosen)
         absent = [topic for topic in chosen if topic in missing]
         if absent and (wanted or len(absent) == len(chosen)):
             raise CommandError(errors.COMMAND_TOPIC_UNKNOWN, topics=", ".join(absent), group=group)
         for topic in absent:
-            self._print_line(f"left out: topic {topic}, which no longer exists")
+            self._output.print_line(f"left out: topic {topic}, which no longer exists")
         return self._cluster.describe(topic for topic in chosen if topic not in missing)
 
     def _saved(self, command: ResetCommand) -> Savepoint | None:
@@ -219,7 +206,7 @@ class OffsetCommands:
         self, partitions: list[TopicPartition], described: Mapping[str, TopicInfo]
     ) -> dict[TopicPartition, PartitionLog]:
         existing = [p for p in partitions if p.partition < described[p.topic].partition_count]
-        self._step(f"reading the beginnings and ends of {len(existing):,} logs")
+        self._output.step(f"reading the beginnings and ends of {len(existing):,} logs")
         beginnings = self._cluster.log_offsets(dict.fromkeys(existing, Edge.EARLIEST))
         # With open transactions, because the offset of a group that reads uncommitted records may be inside of one.
         ends = self._cluster.log_offsets(dict.fromkeys(existing, Edge.LATEST), uncommitted=True)
@@ -258,7 +245,7 @@ class OffsetCommands:
         self, time_ms: int, logs: Mapping[TopicPartition, PartitionLog], pins: Mapping[TopicPartition, Pin | None]
     ) -> dict[TopicPartition, WantedOffset]:
         wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(logs, time_ms)
-        self._step(f"looking for the first records since {shown_time(time_ms)} in {len(logs):,} logs")
+        self._output.step(f"looking for the first records since {shown_time(time_ms)} in {len(logs):,} logs")
         # Like the ends, with open transactions: without them, a time in an open transaction would resolve to the log's
         # end, and its records would be skipped.
         found = self._cluster.log_offsets(wanted, uncommitted=True)
@@ -290,14 +277,14 @@ class OffsetCommands:
             # No query of this source has read the partition yet: this is its initial position.
             pin = wishes[move.partition].pin or Pin(move.new, log.partition_count, known_topics)
             items.append(commit_item(move, pin, log.topic_id, reset))
-        self._step(f"committing {len(items):,} offsets")
+        self._output.step(f"committing {len(items):,} offsets")
         try:
             self._admin.commit(items)
         except KafkaUnavailableError as error:
             reason = error.condition.template.format(**error.parameters)
             raise KafkaUnavailableError(errors.COMMIT_UNANSWERED, group=group, reason=reason) from None
         except KeyboardInterrupt:
-            self._warn(f"the commit was interrupted and may have succeeded: check the offsets of group {group}")
+            self._output.warn(f"the commit was interrupted and may have succeeded: check the offsets of group {group}")
             raise
 
 
@@ -319,7 +306,7 @@ def _refuse_recreated_topics(command: ResetCommand, saved: Savepoint, described:
 
 
 def _partitions(
-    kind: TargetKind | None, known: Iterable[TopicPartition], described: Mapping[str, TopicInfo]
+    kind: TargetKind, known: Iterable[TopicPartition], described: Mapping[str, TopicInfo]
 ) -> list[TopicPartition]:
     """Return the partitions to move: all existing ones, or only `known` ones for what has offsets of its own.
 
@@ -329,11 +316,6 @@ def _partitions(
     if kind in (TargetKind.INITIAL, TargetKind.SAVEPOINT, TargetKind.CHECKPOINT):
         return in_topics(set(known), described)
     return all_partitions(described)
-
-
-def _is_ours(group: GroupOffset) -> bool:
-    """Return whether this source wrote the offset, for any topic of that name."""
-    return parse_metadata(group.metadata) is not None
 
 
 def _checkpoint_wish(item: Saved, pin: Pin | None) -> WantedOffset:

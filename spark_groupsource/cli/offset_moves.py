@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.cli.text_table import aligned
-from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata
+from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin, metadata_of
 from spark_groupsource.model.offsets import Reset, TopicPartition, same_topic
 
 
@@ -53,7 +53,7 @@ _HEADER = ("partition", "current", "new", "difference", "why")
 
 def pin_of(group: GroupOffset | None, topic_id: str) -> Pin | None:
     """Return the partition's pinned initial position; None if there is none, or it is a deleted topic's."""
-    metadata = None if group is None else parse_metadata(group.metadata)
+    metadata = metadata_of(group)
     return metadata.pin if metadata is not None and same_topic(metadata.topic_id, topic_id) else None
 
 

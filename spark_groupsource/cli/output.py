@@ -10,10 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO, TypeAlias
-
-# Prints one line of output, or one warning.
-PrintLine: TypeAlias = Callable[[str], object]
+from typing import TextIO
 
 STDOUT_CLOSED = "stdout is closed: the command continues, and the rest of its output is shown here"
 
@@ -33,7 +30,7 @@ class Output:
     must be shown), otherwise nowhere.
     """
 
-    def __init__(self, step: PrintLine, *, rest_to_stderr: bool = False) -> None:
+    def __init__(self, step: Callable[[str], object], *, rest_to_stderr: bool = False) -> None:
         self.step = step
         self.used = False
         self._closed = False
@@ -52,6 +49,10 @@ class Output:
                 warn(STDOUT_CLOSED)
         if self._closed and self._rest_to_stderr:
             warn(line)
+
+    def warn(self, line: str) -> None:
+        """Write a line that is not part of the output to stderr."""
+        warn(line)
 
     def pause(self, seconds: float) -> None:
         """Wait between two rounds of --watch. Raises `OutputClosedError`."""

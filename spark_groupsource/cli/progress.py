@@ -18,10 +18,6 @@ from spark_groupsource.cli.output import warn
 FIRST_S, EVERY_S = 3.0, 5.0
 
 
-def ignore_step(text: str) -> None:
-    """Take a step that nobody watches."""
-
-
 class Progress:
     """Writes lines to stderr from a thread of its own, which the first step starts. A context manager."""
 
@@ -68,11 +64,6 @@ class Progress:
                 self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
                 self._thread.start()
             self._changed.notify()
-
-    def restart(self, text: str) -> None:
-        """Note a step whose time counts from now on."""
-        self.step("")
-        self.step(text)
 
     def _run(self) -> None:
         with self._changed:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles, ask_to_stop
 from spark_groupsource.cli.arguments import StopCommand
-from spark_groupsource.cli.output import PrintLine
-from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.cli.output import Output
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import CommandError
 from spark_groupsource.options.times import shown_time
@@ -20,20 +19,13 @@ from spark_groupsource.options.times import shown_time
 _STEP_S = 0.5
 
 
-def stop_query(
-    command: StopCommand,
-    clock: Clock,
-    *,
-    print_line: PrintLine,
-    pause: Callable[[float], object],
-    step: PrintLine = ignore_step,
-) -> None:
+def stop_query(command: StopCommand, clock: Clock, output: Output, pause: Callable[[float], object]) -> None:
     """Ask all sources of the query to stop. With `wait_s`, wait until their members have left.
 
     Raises `CommandError` if no query runs with the checkpoint, or one has not left cleanly within `wait_s`.
     """
     files = StopFiles(command.location)
-    step(f"looking for queries at {files.name}")
+    output.step(f"looking for queries at {files.name}")
     try:
         runs = files.runs()
         if not runs:
@@ -41,17 +33,17 @@ def stop_query(
         shown = {run.name: _shown(run) for run in runs}
         for name, text in shown.items():
             files.request(name, waits=command.wait_s is not None)
-            print_line(f"asked to stop: {text}")
+            output.print_line(f"asked to stop: {text}")
         if command.wait_s is None:
             return
-        answers = _answers(files, shown, Deadline(clock, command.wait_s), print_line=print_line, pause=pause, step=step)
+        answers = _answers(files, shown, Deadline(clock, command.wait_s), output, pause)
         unasked = files.sources() - len(answers)
     except ValueError as error:
         raise CommandError(errors.STOP_UNREACHABLE, location=files.name, reason=error) from None
     unclean = []
     for name, answer in answers.items():
         if answer is Answer.COMPLETE:
-            print_line(f"has left: {shown[name]}")
+            output.print_line(f"has left: {shown[name]}")
         else:
             text = f"no answer within {command.wait_s:g} s" if answer is None else f"{answer.name}, {answer.value}"
             unclean.append(f"{shown[name]}: {text}")
@@ -66,10 +58,8 @@ def _answers(
     files: StopFiles,
     shown: dict[str, str],
     deadline: Deadline,
-    *,
-    print_line: PrintLine,
+    output: Output,
     pause: Callable[[float], object],
-    step: PrintLine,
 ) -> dict[str, Answer | None]:
     """Return the answers of the runs in `shown`, a text by run, and of those that it adds.
 
@@ -80,12 +70,12 @@ def _answers(
        with 0.
     """
     # R78: a query that is started while this waits is not asked
-    answers = _asked(files, dict.fromkeys(shown), shown, print_line)
+    answers = _asked(files, dict.fromkeys(shown), shown, output)
     while None in answers.values() and not deadline.expired():
         left = sum(answer is not None for answer in answers.values())
-        step(f"{left} of {len(answers)} members have left; waiting {deadline.remaining_s():.0f} s more at most")
+        output.step(f"{left} of {len(answers)} members have left; waiting {deadline.remaining_s():.0f} s more at most")
         pause(_STEP_S)
-        answers = _asked(files, answers, shown, print_line)
+        answers = _asked(files, answers, shown, output)
     registered = {run.name for run in files.runs()}
     for run, answer in answers.items():
         # A request without an answer stays: the query still stops. So does one to a run that is not there: another
@@ -96,7 +86,7 @@ def _answers(
 
 
 def _asked(
-    files: StopFiles, asked: dict[str, Answer | None], shown: dict[str, str], print_line: PrintLine
+    files: StopFiles, asked: dict[str, Answer | None], shown: dict[str, str], output: Output
 ) -> dict[str, Answer | None]:
     """Ask again, see `ask_to_stop`. Add the runs that are asked for the first time to `shown`, and print them."""
     answers = ask_to_stop(files, asked)
@@ -105,7 +95,7 @@ def _asked(
     for name in sorted(late):
         # Its file is deleted if it has ended since.
         shown[name] = _shown(runs[name]) if name in runs else f"run={name}"
-        print_line(f"asked to stop: {shown[name]}")
+        output.print_line(f"asked to stop: {shown[name]}")
     return answers
 
 

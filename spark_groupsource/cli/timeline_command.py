@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import TimelineCommand
-from spark_groupsource.cli.output import PrintLine
-from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.cli.output import Output
 from spark_groupsource.errors import CommandError
 from spark_groupsource.metrics import is_metrics_file
 from spark_groupsource.timeline.events import timeline_of
@@ -13,13 +12,13 @@ from spark_groupsource.timeline.files import read_files
 from spark_groupsource.timeline.page import page_of
 
 
-def write_timeline(command: TimelineCommand, print_line: PrintLine, step: PrintLine = ignore_step) -> None:
+def write_timeline(command: TimelineCommand, output: Output) -> None:
     """Write the page and print its figures. Raises `CommandError`."""
     if is_metrics_file(command.output):
         # A forgotten -o: the shell's expansion ends with one of the inputs.
         raise CommandError(errors.FILE_FAILED, path=command.output, verb="written", reason="it is a metrics file")
-    files = read_files(command.files, step)
-    step(f"drawing {sum(len(file.lines) for file in files):,} events")
+    files = read_files(command.files, output.step)
+    output.step(f"drawing {sum(len(file.lines) for file in files):,} events")
     timeline = timeline_of(files)
     page = page_of(timeline)
     try:
@@ -27,5 +26,5 @@ def write_timeline(command: TimelineCommand, print_line: PrintLine, step: PrintL
     except OSError as error:
         reason = error.strerror or str(error)
         raise CommandError(errors.FILE_FAILED, path=command.output, verb="written", reason=reason) from None
-    print_line(f"{timeline.title}: {timeline.subtitle}")
-    print_line(f"written: {command.output} ({len(page) / 1e6:.1f} MB)")
+    output.print_line(f"{timeline.title}: {timeline.subtitle}")
+    output.print_line(f"written: {command.output} ({len(page) / 1e6:.1f} MB)")

@@ -58,17 +58,18 @@ class LastTransportError:
     """Keep the reason why the brokers could not be reached, because the error of a timeout does not contain it.
 
     `login`: where the client has its tokens from, if it logs in with tokens. Its provider's failure is a reason, too.
+    `text`: the last reason; empty if there is none. `authentication_failed`: whether a broker rejected the client's
+    credentials, and no request was answered since.
     """
 
     def __init__(self, login: TokenLogin | None, clock: Clock | None = None) -> None:
         self._login = login
         self._clock = clock or SystemClock()
-        self._text = ""
+        self.text = ""
         # Whether the brokers have ever accepted the credentials.
         self._accepted = False
-        # Since the last answer: whether credentials were rejected, whether clearly; time of the first and last
-        # rejection.
-        self._authentication = False
+        self.authentication_failed = False
+        # Since the last answer: whether credentials were clearly rejected; time of the first and last rejection.
         self._clear = False
         self._first_s = self._last_s = 0.0
 
@@ -77,14 +78,14 @@ class LastTransportError:
         text = error.str() or ""
         if self._refuses(error.code(), text):
             self._last_s = self._clock.monotonic_s()
-            if not self._authentication:
+            if not self.authentication_failed:
                 self._first_s = self._last_s
-            self._authentication = True
+            self.authentication_failed = True
             self._clear = self._clear or not (_CUT_OFF.search(text) or _NO_TOKEN.search(text))
             # The broker only reports that the token has expired.
-            self._text = "; ".join(filter(None, (text, provider_trouble(self._login))))
-        elif not self._authentication and (not self._text or error.code() != KafkaError._ALL_BROKERS_DOWN):
-            self._text = text
+            self.text = "; ".join(filter(None, (text, provider_trouble(self._login))))
+        elif not self.authentication_failed and (not self.text or error.code() != KafkaError._ALL_BROKERS_DOWN):
+            self.text = text
 
     def _refuses(self, code: int, text: str) -> bool:
         # Credentials were accepted before, so a connection that ends in a handshake means a broker that shuts down.
@@ -93,21 +94,7 @@ class LastTransportError:
 
     def worked(self) -> None:
         """Note that a request was answered: the credentials are not rejected now."""
-        self._accepted, self._authentication, self._clear = True, False, False
-
-    @property
-    def text(self) -> str:
-        """The last reason; empty if there is none."""
-        return self._text
-
-    def reason_or(self, fallback: str) -> str:
-        """Return the last reason, or `fallback` if there is none."""
-        return self._text or fallback
-
-    @property
-    def authentication_failed(self) -> bool:
-        """Whether a broker rejected the client's credentials, and no request was answered since."""
-        return self._authentication
+        self._accepted, self.authentication_failed, self._clear = True, False, False
 
     @property
     def refused_for_good(self) -> bool:
@@ -118,7 +105,7 @@ class LastTransportError:
         2. The client reports a refused identity, and connects again by itself.
         3. The query would have ended for nothing.
         """
-        if not self._authentication:
+        if not self.authentication_failed:
             return False
         # R76: a first refusal may pass
         return (self._clear and not self._accepted) or self._last_s - self._first_s >= _REFUSED_S
@@ -215,7 +202,7 @@ class Patience:
     def __call__(self) -> None:
         """Log a line if one is due: the request is not answered yet."""
         if self._pace.due():
-            reason = likely_reason(self._options, self._transport.reason_or("none"))
+            reason = likely_reason(self._options, self._transport.text or "none")
             servers = self._options.bootstrap_servers
             WAITING.warning("waiting for an answer from Kafka: servers=%s last_error=%s", servers, reason)
 
@@ -243,14 +230,14 @@ def map_error(
     # The client's own codes are below UNKNOWN.
     answered = code >= KafkaError.UNKNOWN or code in _NO_TOPIC
     if code in AUTHENTICATION or (transport.authentication_failed and not answered):
-        reason = transport.reason_or(error.str())
+        reason = transport.text or error.str()
         return not_authenticated(options, reason)
     if code in _UNREACHABLE:
         return KafkaUnavailableError(
             errors.BROKER_UNREACHABLE,
             servers=servers,
             timeout_s=waited_s,
-            reason=likely_reason(options, transport.reason_or(error.str())),
+            reason=likely_reason(options, transport.text or error.str()),
         )
     subscription = options.subscription
     if code in _NO_TOPIC:

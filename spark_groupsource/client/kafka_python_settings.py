@@ -26,14 +26,6 @@ from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.secrets import setting_of
 
 
-def _text(value: str) -> str:
-    return value
-
-
-def _upper(value: str) -> str:
-    return value.upper()
-
-
 def _security_protocol(value: str) -> str:
     # The client treats unknown values as PLAINTEXT.
     if value.upper() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
@@ -50,21 +42,21 @@ def _endpoint_check(value: str) -> bool:
 # librdkafka's name -> (kafka-python's name, parser of the value). Without ssl.cipher.suites: the consumer accepts
 # ssl_ciphers, but no part of the client reads it.
 _BOTH: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "bootstrap.servers": ("bootstrap_servers", _text),
-    "client.id": ("client_id", _text),
+    "bootstrap.servers": ("bootstrap_servers", str),
+    "client.id": ("client_id", str),
     "security.protocol": ("security_protocol", _security_protocol),
-    "sasl.mechanism": ("sasl_mechanism", _upper),
-    "sasl.mechanisms": ("sasl_mechanism", _upper),
-    "sasl.username": ("sasl_plain_username", _text),
-    "sasl.password": ("sasl_plain_password", _text),
-    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", _text),
-    "ssl.ca.location": ("ssl_cafile", _text),
-    "ssl.certificate.location": ("ssl_certfile", _text),
-    "ssl.key.location": ("ssl_keyfile", _text),
-    "ssl.key.password": ("ssl_password", _text),
-    "ssl.crl.location": ("ssl_crlfile", _text),
+    "sasl.mechanism": ("sasl_mechanism", str.upper),
+    "sasl.mechanisms": ("sasl_mechanism", str.upper),
+    "sasl.username": ("sasl_plain_username", str),
+    "sasl.password": ("sasl_plain_password", str),
+    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
+    "ssl.ca.location": ("ssl_cafile", str),
+    "ssl.certificate.location": ("ssl_certfile", str),
+    "ssl.key.location": ("ssl_keyfile", str),
+    "ssl.key.password": ("ssl_password", str),
+    "ssl.crl.location": ("ssl_crlfile", str),
     "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", _endpoint_check),
-    "client.dns.lookup": ("client_dns_lookup", _text),
+    "client.dns.lookup": ("client_dns_lookup", str),
     "connections.max.idle.ms": ("connections_max_idle_ms", int),
     "metadata.max.age.ms": ("metadata_max_age_ms", int),
     "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
@@ -73,8 +65,8 @@ _BOTH: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "socket.timeout.ms": ("request_timeout_ms", int),
 }
 _MEMBER: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "client.rack": ("client_rack", _text),
-    "group.instance.id": ("group_instance_id", _text),
+    "client.rack": ("client_rack", str),
+    "group.instance.id": ("group_instance_id", str),
     "session.timeout.ms": ("session_timeout_ms", int),
     "heartbeat.interval.ms": ("heartbeat_interval_ms", int),
     "max.poll.interval.ms": ("max_poll_interval_ms", int),

@@ -12,7 +12,6 @@ Guards against (rule R40):
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -290,11 +289,10 @@ class LibrdkafkaCluster:
         self._topics: dict[str, TopicInfo] = {}  # as last returned
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
-        """See `ClusterPort`. A pattern must match the whole name, and never matches internal topics (`__...`)."""
+        """See `ClusterPort`."""
         if subscription.pattern is None:
             return subscription.topics
-        matches = re.compile(subscription.pattern).fullmatch
-        return tuple(sorted(name for name in self.topics() if matches(name) and not name.startswith("__")))
+        return tuple(sorted(filter(subscription.includes, self.topics())))
 
     def topics(self) -> dict[str, int]:
         """Return all topics that the client may describe, with their partition counts."""
@@ -385,15 +383,21 @@ class LibrdkafkaCluster:
 
         return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
 
-    def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
+    def members(self, group: str, *, once: bool = False) -> dict[str, frozenset[TopicPartition]] | None:
         """See `ClusterPort`."""
-        found = self._assignments(group, retries=0 if once else None)
-        return None if found is None else found.get(member_id, frozenset())
 
-    def members(self, group: str) -> frozenset[str] | None:
-        """See `ClusterPort`."""
-        found = self._assignments(group)
-        return None if found is None else frozenset(found)
+        def ask(timeout_s: float) -> dict[str, frozenset[TopicPartition]] | None:
+            future = self._admin.client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
+            try:
+                found = self._admin.result(future, "?")
+            except _TopicError as error:
+                if error.cause.code() in _AWAY:
+                    raise
+                LOG.info("the group cannot be described: group=%s error=%s", group, error.cause.str())
+                return None
+            return {str(each.member_id): _given(each.assignment, each.target_assignment) for each in found.members}
+
+        return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=0 if once else None)
 
     def group_session_s(self, group: str) -> float | None:
         """See `ClusterPort`."""
@@ -402,7 +406,10 @@ class LibrdkafkaCluster:
         try:
             found = answer_of(self._admin.client(), future, self._transport)
         except KafkaException as error:
-            _log_no_configuration(group, kafka_error(error))
+            cause = kafka_error(error)
+            # A broker without the request is nothing to act on.
+            level = logging.DEBUG if cause.code() == KafkaError._UNSUPPORTED_FEATURE else logging.INFO
+            LOG.log(level, "the group's configuration cannot be read: group=%s error=%s", group, cause.str())
             return None
         entry = found.get(_SESSION_CONFIG)
         return None if entry is None or not (entry.value or "").isdecimal() else int(entry.value) / 1000
@@ -436,7 +443,7 @@ class LibrdkafkaCluster:
                 # A deleted topic has no leader that could answer.
                 self._asked("DescribeTopics", partial(self._check_exist, silent), _UNKNOWN_TOPIC_PATIENCE_S)
             if len(found) < len(positions) and (outage.expired() or self._abandoned()):
-                reason = self._transport.reason_or(f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s")
+                reason = self._transport.text or f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s"
                 raise KafkaUnavailableError(
                     errors.CLUSTER_REQUEST_FAILED, request="OffsetForLeaderEpoch", reason=reason
                 )
@@ -452,22 +459,6 @@ class LibrdkafkaCluster:
         self._probe.close()
 
     # --- helpers: send a request, and return a function that waits for the response
-
-    def _assignments(self, group: str, retries: int | None = None) -> dict[str, frozenset[TopicPartition]] | None:
-        """Return a group's members and their partitions; None if the coordinator does not describe the group."""
-
-        def ask(timeout_s: float) -> dict[str, frozenset[TopicPartition]] | None:
-            future = self._admin.client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
-            try:
-                found = self._admin.result(future, "?")
-            except _TopicError as error:
-                if error.cause.code() in _AWAY:
-                    raise
-                LOG.info("the group cannot be described: group=%s error=%s", group, error.cause.str())
-                return None
-            return {str(each.member_id): _given(each.assignment, each.target_assignment) for each in found.members}
-
-        return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=retries)
 
     def _topics_or_known_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         """Request topics; as last known, if other brokers have answered but the controller does not answer.
@@ -511,9 +502,15 @@ class LibrdkafkaCluster:
             raise
 
     def _check_exist(self, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
-        """Raise `_Absent` for the first partition that does not exist."""
+        """Raise `_Absent` for the first partition that does not exist. A topic without a count may exist."""
         every = sorted(partitions)
-        _check_counts(every, self._admin.partition_counts({partition.topic for partition in every}, timeout_s))
+        counts = self._admin.partition_counts({partition.topic for partition in every}, timeout_s)
+        for partition in every:
+            count = counts.get(partition.topic, partition.partition + 1)
+            if partition.partition >= count:
+                missing = str(partition) if count else partition.topic
+                reason = "the topic or partition does not exist"
+                raise _Absent(missing, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
 
     def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
@@ -636,25 +633,8 @@ def _given(assignment: MemberAssignment, target: MemberAssignment | None) -> fro
     return given & {TopicPartition(part.topic, part.partition) for part in target.topic_partitions}
 
 
-def _check_counts(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:
-    """Raise `_Absent` for the first partition that does not exist. A topic without a count may exist."""
-    for partition in partitions:
-        topic, number = partition
-        count = counts.get(topic, number + 1)
-        if number >= count:
-            reason = "the topic or partition does not exist"
-            missing = str(partition) if count else topic
-            raise _Absent(missing, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
-
-
 def _topic_error(topic: str, error: KafkaException) -> _TopicError:
     return _TopicError(topic, kafka_error(error))
-
-
-def _log_no_configuration(group: str, error: KafkaError) -> None:
-    """Log why a group's configuration cannot be read. A broker without the request is nothing to act on."""
-    level = logging.DEBUG if error.code() == KafkaError._UNSUPPORTED_FEATURE else logging.INFO
-    LOG.log(level, "the group's configuration cannot be read: group=%s error=%s", group, error.str())
 
 
 def _spec(edge: Edge | int) -> Any:

@@ -6,7 +6,6 @@ It also determines the partitions that a subscription reads.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -79,13 +78,6 @@ def look_up(
         )
     answers |= {partition: ends.get(partition) for partition in unmatched}
     return given | {partition: end.offset for partition, end in answers.items() if end is not None}
-
-
-def includes_topic(subscription: Subscription, topic: str) -> bool:
-    """Return whether the subscription includes a topic of this name. A pattern never matches internal topics."""
-    if subscription.pattern is None:
-        return topic in subscription.topics
-    return re.fullmatch(subscription.pattern, topic) is not None and not topic.startswith("__")
 
 
 def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:

@@ -83,15 +83,13 @@ class ClusterPort(Protocol):
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
 
-    def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
-        """Return what the coordinator lets a member of a KIP-848 group keep; None if it does not report it.
+    def members(self, group: str, *, once: bool = False) -> Mapping[str, frozenset[TopicPartition]] | None:
+        """Return the members of a group of any protocol, by their ids, with the partitions that each is to keep.
 
-        Partitions of deleted topics are left out: the coordinator names topics by the ids that they have now. `once`:
-        raise `KafkaUnavailableError` if the first request has no answer, instead of waiting for the coordinator.
+        None if the coordinator does not describe the group. Partitions of deleted topics are left out: the coordinator
+        names topics by the ids that they have now. `once`: raise `KafkaUnavailableError` if the first request has no
+        answer, instead of waiting for the coordinator.
         """
-
-    def members(self, group: str) -> frozenset[str] | None:
-        """Return the ids of a group's members, of any protocol; None if the coordinator does not report them."""
 
     def group_session_s(self, group: str) -> float | None:
         """Return the brokers' session timeout of a KIP-848 group in seconds; None if they do not report it."""

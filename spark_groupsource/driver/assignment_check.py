@@ -56,16 +56,18 @@ class AssignmentCheck:
             return
         member_id = self._member.id_by_topic_ids()
         try:
-            assigned = self._cluster.assigned(self._group, member_id, once=True) if member_id else None
+            members = self._cluster.members(self._group, once=True) if member_id else None
         except GroupKafkaError as error:
             # The coordinator is what does not answer. The next trigger looks again.
             LOG.info("the assignment is not compared: group=%s error=%s", self._group, error)
             return
-        owned = frozenset(owned.partition for owned in view.partitions)
-        if assigned is None:
+        if members is None:
             # Another protocol, or a group that this client may not describe.
             self._until = None
-        elif assigned == owned:
+            return
+        owned = frozenset(owned.partition for owned in view.partitions)
+        assigned = members.get(member_id, frozenset())
+        if assigned == owned:
             self._different = None
             self._until = None if self._until.expired() else self._until
         elif self._different is None or self._different[0] != (assigned, owned):

@@ -68,15 +68,11 @@ class LossReporter:
 
         Raises `DataLossError` if failOnDataLoss is true and records were removed.
         """
-        kept, lost = [], []
-        for item in ranges:
-            beginning = beginnings.get(item.partition)
-            start = item.start if beginning is None else min(max(item.start, beginning.offset), item.end)
-            if start > item.start:
-                lost.append(OffsetRange(item.partition, item.start, start))
-            kept.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
+        every = tuple(ranges)
+        lost = _removed(every, beginnings)
         self.report_loss(lost)
-        return tuple(kept)
+        starts = {item.partition: item.end for item in lost}
+        return tuple(OffsetRange(r.partition, starts.get(r.partition, r.start), r.end, r.leader_epoch) for r in every)
 
     def skip_truncated(
         self, ranges: Iterable[OffsetRange], logs: Mapping[TopicPartition, int]
@@ -179,7 +175,7 @@ class LossReporter:
     def report_removed_while_read(
         self,
         ranges: Iterable[OffsetRange],
-        beginnings: Mapping[TopicPartition, int],
+        beginnings: Mapping[TopicPartition, LogEnd | None],
         *,
         earlier: bool = False,
         counts: bool = True,
@@ -189,9 +185,8 @@ class LossReporter:
         `beginnings` are those of the logs now. It is an upper bound: the executor may have read the records before they
         were removed. `earlier`: an earlier run of the query has completed the batch. `counts`: whether it counts.
         """
-        begin = ((item, beginnings.get(item.partition, item.start)) for item in ranges)
-        lost = [OffsetRange(item.partition, item.start, min(at, item.end)) for item, at in begin if at > item.start]
-        self._report_read(self._unreported(lost), "removed", earlier=earlier, counts=counts)
+        lost = self._unreported(_removed(ranges, beginnings))
+        self._report_read(lost, "removed", earlier=earlier, counts=counts)
 
     def report_replaced_while_read(
         self, ranges: Collection[OffsetRange], *, earlier: bool = False, counts: bool = True
@@ -289,6 +284,13 @@ def lost_before(
     """Return the ranges from these positions to where the logs begin now: their records no longer exist."""
     lows = {partition: begin.offset for partition, begin in beginnings.items() if begin is not None}
     return [OffsetRange(p, at, lows[p]) for p, at in sorted(positions.items()) if lows.get(p, at) > at]
+
+
+def _removed(ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, LogEnd | None]) -> list[OffsetRange]:
+    """Return the parts of these ranges that are before the beginnings of their logs."""
+    lows = {partition: begin.offset for partition, begin in beginnings.items() if begin is not None}
+    cut = ((item, min(item.end, lows.get(item.partition, 0))) for item in ranges)
+    return [OffsetRange(item.partition, item.start, end) for item, end in cut if end > item.start]
 
 
 class TruncationWatch:

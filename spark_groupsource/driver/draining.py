@@ -49,7 +49,7 @@ class Draining:
         return DrainState.OVER if self._end.expired() else DrainState.DRAINED
 
     def check(self, *, ends_itself: bool) -> None:
-        """Raise `MembershipError` if Spark must not get "no new data" any more.
+        """Raise `MembershipError` if Spark must not get "no new data" any more. It says whether anything is repeated.
 
         With AvailableNow and Once Spark takes that for the end of the query, as if all was read. That is right after a
         request to this query, and wrong after a signal that came to the reader process alone.
@@ -62,20 +62,14 @@ class Draining:
         asked = self._watch is not None and self._watch.requested
         # R79: no error before the driver had time to stop the query
         if self.state() is DrainState.OVER or (ends_itself and not asked):
-            raise self.error()
+            # With AvailableNow the batch in flight has just ended.
+            clean = self._member.join(_LEAVE_S) and self._member.left_clean
+            raise member_left(self._group, clean=clean, cause=self._member.stop_cause)
 
     def caught_up(self) -> None:
         """Remember that Spark runs no logged batch again that the member does not know of."""
         if self._watch is not None:
             self._watch.caught_up = True
-
-    def error(self) -> MembershipError:
-        """Return the error that ends the query. It says whether the member has left without anything to repeat.
-
-        Waits a moment for the member's end: with AvailableNow the batch in flight has just ended.
-        """
-        clean = self._member.join(_LEAVE_S) and self._member.left_clean
-        return member_left(self._group, clean=clean, cause=self._member.stop_cause)
 
     def call(self, call: Callable[[], object]) -> None:
         """Call the member; do nothing if it has left, or the brokers do not answer, after a request to stop."""

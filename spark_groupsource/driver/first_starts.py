@@ -68,24 +68,19 @@ class _Wait:
 class Held:
     """What to do with partitions that may not start yet.
 
-    `stored`: the group has their start by now; look at it. `waiting`: put them off. `alone`: store these positions, and
-    put the partitions off. `earlier`: positions of this member's own first moment, to be stored instead of newer ones.
+    `stored`: the group has their start by now; look at it. `waiting`: put them off. `alone`: store their positions, and
+    put them off. `known`: positions of this member's own first moment, to be stored instead of newer ones.
     """
 
     stored: frozenset[TopicPartition]
     waiting: frozenset[TopicPartition]
-    alone: Mapping[TopicPartition, int]
-    earlier: Mapping[TopicPartition, int]
-
-    @property
-    def known(self) -> dict[TopicPartition, int]:
-        """The positions that this member has looked up earlier."""
-        return {**self.earlier, **self.alone}
+    alone: frozenset[TopicPartition]
+    known: Mapping[TopicPartition, int]
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
         """All partitions that may not start yet."""
-        return self.stored | self.waiting | self.alone.keys()
+        return self.stored | self.waiting | self.alone
 
 
 class FirstStarts:
@@ -144,8 +139,8 @@ class FirstStarts:
         stored: set[TopicPartition] = set()
         waiting: set[TopicPartition] = set()
         new: set[TopicPartition] = set()
-        alone: dict[TopicPartition, int] = {}
-        earlier: dict[TopicPartition, int] = {}
+        alone: set[TopicPartition] = set()
+        known: dict[TopicPartition, int] = {}
         for partition, decision in decided.items():
             wait = self._waits.get(partition)
             if wait is not None and wait.counts is not None:
@@ -157,7 +152,7 @@ class FirstStarts:
                     waiting.add(partition)
             elif not self._is_anothers(decision, owned):
                 if wait is not None and decision.basis is Basis.STARTING_POSITION:
-                    earlier[partition] = wait.position
+                    known[partition] = wait.position
             elif partition in fetched and fetched[partition].offset is not None:
                 self._waits.pop(partition, None)
                 stored.add(partition)
@@ -167,11 +162,12 @@ class FirstStarts:
                     new.add(partition)
                 # R105: the wait is bounded
                 if wait.deadline.expired():
-                    alone[partition] = wait.position
+                    alone.add(partition)
+                    known[partition] = wait.position
                 else:
                     waiting.add(partition)
-        self._report(new, alone)
-        return Held(frozenset(stored), frozenset(waiting), alone, earlier)
+        self._report(new, {partition: known[partition] for partition in alone})
+        return Held(frozenset(stored), frozenset(waiting), frozenset(alone), known)
 
     def _is_anothers(self, decision: StartDecision, owned: Collection[TopicPartition]) -> bool:
         """Return whether another member stores this start."""

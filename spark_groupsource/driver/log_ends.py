@@ -22,6 +22,9 @@ IDS_AGE_S = 5.0
 class LogWatch:
     """Keep what is known of the logs of the owned partitions.
 
+    - `targets`: the offsets at which AvailableNow ends; None without AvailableNow.
+    - `ends`: the ends of the logs that the last plan could read from, also those beyond the AvailableNow targets.
+
     An idle trigger costs one request; every `IDS_AGE_S` seconds it costs a survey, too. A trigger with records costs
     three, sent at once. A further batch of a backlog costs none while the last survey can fill it.
     """
@@ -31,32 +34,22 @@ class LogWatch:
         self._clock = clock
         self._max_delay_s = max_delay_s
         self._held = Deadline(clock, 0.0)
-        self._targets: dict[TopicPartition, int] | None = None
-        self._ends: dict[TopicPartition, LogEnd] = {}
+        self.targets: Mapping[TopicPartition, int] | None = None
+        self.ends: Mapping[TopicPartition, LogEnd] = {}
         # The last survey, and the deadline until which it may be used.
         self._survey: tuple[LogSurvey, Deadline] | None = None
         self._ids_young = Deadline(clock, IDS_AGE_S)
         self._idle = True
 
     @property
-    def targets(self) -> Mapping[TopicPartition, int] | None:
-        """The offsets at which AvailableNow ends; None without AvailableNow."""
-        return self._targets
-
-    @property
-    def ends(self) -> Mapping[TopicPartition, LogEnd]:
-        """The ends of the logs that the last plan could read from, also those beyond the AvailableNow targets."""
-        return self._ends
-
-    @property
     def newest(self) -> dict[TopicPartition, int]:
         """The offsets of `ends`."""
-        return {partition: end.offset for partition, end in self._ends.items()}
+        return {partition: end.offset for partition, end in self.ends.items()}
 
     def fix_targets(self, partitions: Iterable[TopicPartition]) -> None:
         """Fix the AvailableNow targets: the current ends of these logs. Later plans read no further."""
         ends = self._cluster.log_offsets(dict.fromkeys(partitions, Edge.LATEST))
-        self._targets = {partition: end.offset for partition, end in ends.items() if end is not None}
+        self.targets = {partition: end.offset for partition, end in ends.items() if end is not None}
 
     def backlogs(self, positions: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, Backlog]:
         """Return the backlogs from these positions on. `limit` is the maximum number of offsets in a batch."""
@@ -95,7 +88,7 @@ class LogWatch:
         """
         available = sum(backlog.size for backlog in backlogs.values())
         enough = available > 0
-        if self._targets is None:
+        if self.targets is None:
             enough = enough and (available >= (least or 0) or self._held.expired())
         self._idle = not enough and not self.suspicious(backlogs)
         return enough
@@ -105,7 +98,7 @@ class LogWatch:
 
         `Backlog.end` may be an AvailableNow target, which is no end of a log.
         """
-        known = ((self._ends.get(partition), backlog.position) for partition, backlog in backlogs.items())
+        known = ((self.ends.get(partition), backlog.position) for partition, backlog in backlogs.items())
         return any(end is not None and end.offset < position for end, position in known)
 
     @property
@@ -118,7 +111,7 @@ class LogWatch:
         3. The log ends where the query is, so no trigger asks for more. The 20 records stay unread.
         """
         # R35: a recreated topic may have as many records as were read of the deleted one
-        return self._targets is None and self._ids_young.expired()
+        return self.targets is None and self._ids_young.expired()
 
     def planned(self) -> None:
         """Record that a batch was planned: the next one may wait for more records."""
@@ -128,10 +121,10 @@ class LogWatch:
         self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, LogEnd | None]
     ) -> dict[TopicPartition, Backlog]:
         known = {partition: ends.get(partition) for partition in positions}
-        self._ends = {partition: end for partition, end in known.items() if end is not None}
+        self.ends = {partition: end for partition, end in known.items() if end is not None}
         return {partition: self._backlog(partition, position) for partition, position in positions.items()}
 
     def _backlog(self, partition: TopicPartition, position: int) -> Backlog:
-        end = self._ends.get(partition, LogEnd(position))
-        target = end.offset if self._targets is None else self._targets.get(partition, 0)
+        end = self.ends.get(partition, LogEnd(position))
+        target = end.offset if self.targets is None else self.targets.get(partition, 0)
         return Backlog(position, min(end.offset, target), end.leader_epoch)

@@ -154,7 +154,7 @@ class MissingTopics:
             if members is None or not self.joins:
                 return bool(members)
             if own := self._member.id_by_topic_ids():
-                return bool(members - {own})
+                return bool(members.keys() - {own})
             joined = self._member.view().state is MemberState.JOINED
             if len(members) != 1 or joined or wait.expired() or self._member.stopping:
                 return len(members) > 1
@@ -169,9 +169,10 @@ class MissingTopics:
                 "deleted topics of which other members have read last, if any: group=%s topics=%s handed_over=%s",
                 self._options.group_id, sorted(new), done,
             )  # fmt: skip
-        self._state.delete(missing.topics)
-        self._losses.report_missing(missing.cut, FEWER_PARTITIONS, held=held, others=others)
-        self._state.miss(missing.cut_ids)
+        self._state.deleted.update(missing.topics)
+        cut = {partition: read.offset for partition, read in missing.cut.items()}
+        self._losses.report_missing(cut, FEWER_PARTITIONS, held=held, others=others)
+        self._state.miss({partition: read.topic_id for partition, read in missing.cut.items()})
         if missing.absent:
             LOG.warning(
                 "assigned partitions do not exist; they are left out until they do: group=%s %s",

@@ -1,8 +1,8 @@
 """Keep what a query knows of its partitions and topics in one table, owned by the main thread of the reader process.
 
-A row holds what `start_positions`, `topics`, `data_loss` and the session know of one partition, or of one topic by its
-name. Later the name may refer to another topic. Only `establish` changes a row's topic. It resets all that belongs to
-the former topic. `remove` drops the rows of deleted topics, so that short-lived ones do not fill the table.
+A row holds what `start_positions`, `topics`, `data_loss` and the session know of one partition, by its topic's name.
+Later the name may refer to another topic. Only `establish` changes a row's topic. It resets all that belongs to the
+former topic. `remove` drops the rows of deleted topics, so that short-lived ones do not fill the table.
 """
 
 from __future__ import annotations
@@ -71,25 +71,18 @@ class TrackedPartition:
     absent_of: str | None = None
 
 
-@dataclass(slots=True)
-class TrackedTopic:
-    """One topic by its name.
-
-    - `id_at_start`: the id when the query started; None if the topic appeared later.
-    - `deleted`: whether the topic is missing, and was read or handed over.
-    """
-
-    id_at_start: str | None = None
-    deleted: bool = False
-
-
 class QueryState:
-    """Hold the table. Main thread only."""
+    """Hold the table. Main thread only.
+
+    `deleted`: the topics that are missing, and were read or handed over.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.partitions: dict[TopicPartition, TrackedPartition] = {}
-        self.topics: dict[str, TrackedTopic] = {}
+        # The ids of the topics that existed when the query started.
+        self._ids_at_start: dict[str, str] = {}
+        self.deleted: set[str] = set()
         # The ids of topics.
         self._ids = HeldFor[str](clock, CONFIRM_S)
         # Topics that no broker knows.
@@ -103,10 +96,6 @@ class QueryState:
     def partition(self, partition: TopicPartition) -> TrackedPartition:
         """Return the row of a partition; create it if there is none."""
         return self.partitions.setdefault(partition, TrackedPartition())
-
-    def topic(self, name: str) -> TrackedTopic:
-        """Return the row of a topic; create it if there is none."""
-        return self.topics.setdefault(name, TrackedTopic())
 
     # --- start positions
 
@@ -127,15 +116,11 @@ class QueryState:
 
     def started_with(self, ids: Mapping[str, str]) -> None:
         """Record the topics that exist when the query starts: all others are new."""
-        for row in self.topics.values():
-            row.id_at_start = None
-        for name, topic_id in ids.items():
-            self.topic(name).id_at_start = topic_id
+        self._ids_at_start = dict(ids)
 
     def id_at_start(self, name: str) -> str | None:
         """Return the id that a topic had when the query started; None if it did not exist."""
-        row = self.topics.get(name)
-        return None if row is None else row.id_at_start
+        return self._ids_at_start.get(name)
 
     def id_read(self, partition: TopicPartition) -> str | None:
         """Return the topic id under which a partition was read; None if it was not, as far as is known."""
@@ -298,38 +283,17 @@ class QueryState:
 
     # --- topics and partitions that are missing
 
-    @property
-    def deleted(self) -> set[str]:
-        """The topics that are missing."""
-        return {name for name, row in self.topics.items() if row.deleted}
-
-    def delete(self, names: Iterable[str]) -> None:
-        """Record that topics are missing."""
-        for name in names:
-            self.topic(name).deleted = True
-
     def unknown_for_long(self, names: Collection[str]) -> set[str]:
         """Return those of these topics that were unknown in every call for `CONFIRM_S`. One left out starts again."""
         self._unknown.keep(names)
         self._unknown.answered(dict.fromkeys(names))
         return {name for name in names if self._unknown.counts(name)}
 
-    def undelete(self, names: Iterable[str]) -> None:
-        """Record that topics exist again."""
-        for name in names:
-            self.topic(name).deleted = False
-
-    @property
-    def removable(self) -> set[str]:
-        """The topics whose rows `remove` would drop."""
-        appeared = {name for name, row in self.topics.items() if row.id_at_start is None}
-        return appeared | {partition.topic for partition in self.partitions}
-
     def remove(self, names: Collection[str]) -> None:
-        """Drop the rows of deleted topics that nothing refers to any more.
+        """Drop what is known of deleted topics that nothing refers to any more.
 
-        A topic that existed when the query started keeps its own row, without which it would count as new. Those rows
-        are no more than there were topics then.
+        The id of a topic that existed when the query started stays: without it the topic would count as new. There are
+        no more of them than there were topics then.
         """
         if not names:
             return
@@ -338,11 +302,7 @@ class QueryState:
         self._ids.forget(names)
         for held in (self._alive, self._short):
             held.forget(gone)
-        for name in names:
-            if self.topic(name).id_at_start is None:
-                del self.topics[name]
-            else:
-                self.topics[name].deleted = False
+        self.deleted.difference_update(names)
 
     @property
     def absent(self) -> dict[TopicPartition, str]:
@@ -362,8 +322,8 @@ class QueryState:
 
     def is_missing(self, partition: TopicPartition) -> bool:
         """Return whether a partition is known to be missing, or its topic to be deleted."""
-        topic, row = self.topics.get(partition.topic), self.partitions.get(partition)
-        return (topic is not None and topic.deleted) or (row is not None and row.absent_of is not None)
+        row = self.partitions.get(partition)
+        return partition.topic in self.deleted or (row is not None and row.absent_of is not None)
 
     def appeared(self, name: str, topic_id: str) -> bool:
         """Return whether a topic did not exist, or was another one, when the query started."""

@@ -23,7 +23,7 @@ from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, Edge, TopicIn
 from spark_groupsource.driver.data_loss import LossReporter
 from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.topics import Known
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, same_topic
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, same_topic
 from spark_groupsource.options.model import SourceOptions
 
 # Seconds after the end of a batch within which what its logs have lost counts.
@@ -117,7 +117,8 @@ class ReadCheck:
             counts = not batch.earlier and not batch.counts.expired()
             same = [item for item in batch.ranges if item.partition.topic not in others]
             if not batch.removed_checked:
-                begin = self._beginnings(same)
+                partitions = dict.fromkeys((item.partition for item in same), Edge.EARLIEST)
+                begin = self._cluster.log_offsets(partitions)
                 self._losses.report_removed_while_read(same, begin, earlier=batch.earlier, counts=counts)
             replaced = [item for item in batch.ranges if item.partition.topic in others - doubtful]
             likely = [item for item in replaced if item.partition.topic not in batch.seen]
@@ -130,7 +131,3 @@ class ReadCheck:
             if batch.ranges and (doubtful or not batch.certain.expired()):
                 kept.append(batch)
         self._batches = kept
-
-    def _beginnings(self, ranges: list[OffsetRange]) -> dict[TopicPartition, int]:
-        found = self._cluster.log_offsets(dict.fromkeys((item.partition for item in ranges), Edge.EARLIEST))
-        return {partition: at.offset for partition, at in found.items() if at is not None}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from spark_groupsource.cluster.offset_lookup import includes_topic
 from spark_groupsource.cluster.port import ClusterPort
 from spark_groupsource.driver.data_loss import DELETED, LossReporter, TruncationWatch, known_backlogs
 from spark_groupsource.driver.missing_topics import MissingTopics
@@ -33,76 +32,62 @@ def known_of_replay(end: SourceOffset, subscription: Subscription) -> Known:
     Empty ranges of topics that were unsubscribed since are left out: the topics may be deleted.
     """
     begun = {
-        item.partition: item.start
-        for item in end.ranges
-        if len(item) or includes_topic(subscription, item.partition.topic)
+        item.partition: item.start for item in end.ranges if len(item) or subscription.includes(item.partition.topic)
     }
     return replace(Known.of(end), last=begun, replayed=True)
 
 
-class ReplayPlanner:
-    """Plan logged batches again. Every method raises `DataLossError` as failOnDataLoss says."""
+def replay_ranges(
+    end: SourceOffset,
+    known: Known,
+    options: SourceOptions,
+    cluster: ClusterPort,
+    *,
+    missing: MissingTopics,
+    starts: StartPositions,
+    truncation: TruncationWatch,
+    state: QueryState,
+    losses: LossReporter,
+    shared: SharedState,
+    metrics: MetricsLog,
+) -> tuple[OffsetRange, ...]:
+    """Return the ranges of the batch that ends at `end`, owned or not, without what is completed already (R11).
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        cluster: ClusterPort,
-        *,
-        missing: MissingTopics,
-        starts: StartPositions,
-        truncation: TruncationWatch,
-        state: QueryState,
-        losses: LossReporter,
-        shared: SharedState,
-        metrics: MetricsLog,
-    ) -> None:
-        self._options = options
-        self._cluster = cluster
-        self._missing = missing
-        self._starts = starts
-        self._truncation = truncation
-        self._state = state
-        self._losses = losses
-        self._shared = shared
-        self._metrics = metrics
+    Raises `MembershipError` if the group and the checkpoint disagree and option onConflict does not allow it, or if
+    option onSharedState does not allow that others have completed a part, and `DataLossError` as failOnDataLoss says.
+    """
+    existing = _existing(end, known, missing, losses)
+    found = starts.fetch_offsets(item.partition for item in existing)
+    committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
+    for partition, (_, metadata) in committed.items():
+        if metadata is not None:
+            state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
+    replay = plan_replay(end, existing, committed)
+    check_allowed(replay.conflicts, options.on_conflict)
+    shared.check_replay(replay.others)
+    unread = [item for item in replay.ranges if len(item)]
+    survey = cluster.survey(item.partition for item in unread)
+    truncation.learn(unread)
+    ends = {item.partition: item.end for item in unread}
+    cut = truncation.truncated(known_backlogs(ends, survey.ends))
+    read = losses.trim_lost(losses.skip_truncated(replay.ranges, cut), survey.beginnings)
+    starts.report_conflicts(replay.conflicts)
+    records = sum(map(len, read))
+    metrics.write("replayed", (item.partition for item in read), records=records)
+    LOG.info(
+        "replay: group=%s records=%d of=%d reset=%s",
+        options.group_id, records, sum(map(len, end.ranges)), replay.reset,
+    )  # fmt: skip
+    return read
 
-    def ranges(self, end: SourceOffset, known: Known) -> tuple[OffsetRange, ...]:
-        """Return the ranges of the batch that ends at `end`, owned or not, without what is completed already (R11).
 
-        Raises `MembershipError` if the group and the checkpoint disagree and option onConflict does not allow it, or if
-        option onSharedState does not allow that others have completed a part.
-        """
-        existing = self._existing(end, known)
-        found = self._starts.fetch_offsets(item.partition for item in existing)
-        committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
-        for partition, (_, metadata) in committed.items():
-            if metadata is not None:
-                self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
-        replay = plan_replay(end, existing, committed)
-        check_allowed(replay.conflicts, self._options.on_conflict)
-        self._shared.check_replay(replay.others)
-        unread = [item for item in replay.ranges if len(item)]
-        survey = self._cluster.survey(item.partition for item in unread)
-        self._truncation.learn(unread)
-        ends = {item.partition: item.end for item in unread}
-        cut = self._truncation.truncated(known_backlogs(ends, survey.ends))
-        read = self._losses.trim_lost(self._losses.skip_truncated(replay.ranges, cut), survey.beginnings)
-        self._starts.report_conflicts(replay.conflicts)
-        records = sum(map(len, read))
-        self._metrics.write("replayed", (item.partition for item in read), records=records)
-        LOG.info(
-            "replay: group=%s records=%d of=%d reset=%s",
-            self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
-        )  # fmt: skip
-        return tuple(read)
-
-    def _existing(self, end: SourceOffset, known: Known) -> list[OffsetRange]:
-        """Return the ranges whose topics are still those that were read. Report what is lost with the others."""
-        begun = known.last
-        described = self._missing.describe({partition.topic for partition in begun}, known)
-        ids = {topic: info.topic_id for topic, info in described.items()}
-        replaced = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
-        self._losses.report_recreated({p: at for p, at in replaced.items() if p.topic in ids}, described)
-        # Unless it was reported when the topics were described.
-        self._losses.report_missing({p: at for p, at in replaced.items() if p.topic not in ids}, DELETED)
-        return [item for item in end.ranges if item.partition in begun and item.partition not in replaced]
+def _existing(end: SourceOffset, known: Known, missing: MissingTopics, losses: LossReporter) -> list[OffsetRange]:
+    """Return the ranges whose topics are still those that were read. Report what is lost with the others."""
+    begun = known.last
+    described = missing.describe({partition.topic for partition in begun}, known)
+    ids = {topic: info.topic_id for topic, info in described.items()}
+    replaced = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
+    losses.report_recreated({p: at for p, at in replaced.items() if p.topic in ids}, described)
+    # Unless it was reported when the topics were described.
+    losses.report_missing({p: at for p, at in replaced.items() if p.topic not in ids}, DELETED)
+    return [item for item in end.ranges if item.partition in begun and item.partition not in replaced]

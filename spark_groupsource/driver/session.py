@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_groupsource import errors
-from spark_groupsource.checkpoint.state_folder import NoStateFolder
 from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import partitions_of
@@ -29,8 +28,8 @@ from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.read_check import ReadCheck
 from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
-from spark_groupsource.driver.replay_planner import ReplayPlanner, known_of_replay
-from spark_groupsource.driver.shared_state import SharedState, StatePort
+from spark_groupsource.driver.replay_planner import known_of_replay, replay_ranges
+from spark_groupsource.driver.shared_state import SharedState
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
@@ -51,7 +50,7 @@ from spark_groupsource.sidecars.lag_reporter import LagThread
 from spark_groupsource.sidecars.stop_watch import StopWatch
 
 if TYPE_CHECKING:
-    from spark_groupsource.sidecars.metrics_port import MetricsPort
+    from spark_groupsource.prometheus.server import MetricsServer
 
 LOG = logging.getLogger(__name__)
 
@@ -96,8 +95,8 @@ class Session:
         lag: LagThread | None = None,
         watch: StopWatch | None = None,
         length: SessionLength | None = None,
-        state_folder: StatePort | None = None,
-        metrics_port: MetricsPort | None = None,
+        state_exists: Callable[[], bool | None] = lambda: None,
+        metrics_port: MetricsServer | None = None,
         lineages: Callable[[], str] = new_lineage,
     ) -> None:
         self._options = options
@@ -120,7 +119,7 @@ class Session:
             options.group_id,
             cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
         )  # fmt: skip
-        self._shared = SharedState(options, state_folder or NoStateFolder(), self._length, clock=clock, metrics=metrics)
+        self._shared = SharedState(options, state_exists, self._length, clock=clock, metrics=metrics)
         self._starts = StartPositions(
             options,
             clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, recreated=recreated,
@@ -399,9 +398,8 @@ class Session:
     def _lineage(self, start: SourceOffset) -> Lineage:
         return self._own or Lineage(start.lineage, start.reset)
 
-    def _go_by(self, own: Lineage) -> Lineage:
+    def _go_by(self, own: Lineage) -> None:
         self._own, self._metrics.lineage = own, own.name
-        return own
 
     def _fix(
         self,
@@ -416,8 +414,7 @@ class Session:
         """
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        own = self._lineage(start)
-        end = next_offset(start, own.name, ids, ranges, own.reset, deleted=self._topics.deleted, void=own.void)
+        end = next_offset(start, self._lineage(start), ids, ranges, deleted=self._topics.deleted)
         if not self._member.fix(self._batch(end), view.assignment):
             return None
         self._logs.planned()
@@ -487,11 +484,11 @@ class Session:
         known = known_of_replay(end, self._options.subscription)
         self._state.saw_ends(end.ends())
         self.start(known)
-        planner = ReplayPlanner(
-            self._options, self._cluster, missing=self._missing, starts=self._starts, truncation=self._truncation,
-            state=self._state, losses=self._losses, metrics=self._metrics, shared=self._shared,
+        read = replay_ranges(
+            end, known, self._options, self._cluster,
+            missing=self._missing, starts=self._starts, truncation=self._truncation, state=self._state,
+            losses=self._losses, shared=self._shared, metrics=self._metrics,
         )  # fmt: skip
-        read = planner.ranges(end, known)
         self._go_by(Lineage(end.lineage, end.reset))
         self._member.replay(self._batch(end))
         return self._sizing.tasks(read, self._clock.monotonic_s())

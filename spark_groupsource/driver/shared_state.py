@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
@@ -38,21 +37,23 @@ LOG = logging.getLogger(__name__)
 _LOOKS = 3
 
 
-class StatePort(Protocol):
-    """Where a query keeps its state."""
-
-    def exists(self) -> bool | None:
-        """Return whether the query has state; None if that is not known."""
-
-
 class SharedState:
-    """Know whether this query has state, and decide whether it may share partitions. Main thread only."""
+    """Know whether this query has state, and decide whether it may share partitions. Main thread only.
+
+    `exists` returns whether the query has state; None if that is not known.
+    """
 
     def __init__(
-        self, options: SourceOptions, folder: StatePort, length: SessionLength, *, clock: Clock, metrics: MetricsLog
+        self,
+        options: SourceOptions,
+        exists: Callable[[], bool | None],
+        length: SessionLength,
+        *,
+        clock: Clock,
+        metrics: MetricsLog,
     ) -> None:
         self._options = options
-        self._folder = folder
+        self._exists = exists
         self._length = length
         self._clock = clock
         self._metrics = metrics
@@ -95,7 +96,7 @@ class SharedState:
 
     def _look(self) -> None:
         if not self.has_state:
-            self.has_state = self._folder.exists()
+            self.has_state = self._exists()
 
     def check_starts(
         self,

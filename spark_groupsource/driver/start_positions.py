@@ -60,7 +60,6 @@ from spark_groupsource.planning.start_position import (
     is_initial,
     marked_item,
     must_pin,
-    newest_reset,
     open_start,
     start_item,
     void_ends,
@@ -151,11 +150,11 @@ class StartPositions:
             self._state.put_off(held.partitions - held.stored)
         others = self._first.of_others(group, described, fetched, decide)
         decisions = [d for d in decisions if d.partition not in held.partitions or d.partition in held.alone]
-        positions |= _resolve(self._options, self._cluster, others, described) | held.known
+        positions |= {**_resolve(self._options, self._cluster, others, described), **held.known}
         items = self._items(
             [*decisions, *others], positions, group, start=start, described=described, known=known, own=after
         )
-        mine = {decision.partition for decision in decisions} - held.alone.keys()
+        mine = {decision.partition for decision in decisions} - held.alone
         positions = {partition: at for partition, at in positions.items() if partition in mine}
         # R105: others may store starts of their own
         until_s = fetched_s + FRESH_S if others else math.inf
@@ -231,8 +230,8 @@ class StartPositions:
         self, view: GroupView, start: SourceOffset, described: Mapping[str, TopicInfo], own: Lineage
     ) -> Lineage:
         """Return the lineage with the newest reset in the group's metadata: a new one if ends are void by it."""
-        found = [metadata.reset for metadata in map(metadata_of, (o.group for o in view.partitions)) if metadata]
-        reset = newest_reset([own.reset, *found])
+        found = (metadata.reset for metadata in map(metadata_of, (o.group for o in view.partitions)) if metadata)
+        reset = max((reset for reset in found if reset is not None), default=None)
         # R46: a checkpoint names the newest reset that it knows
         if reset is None or not newer(reset, own.reset):
             return own

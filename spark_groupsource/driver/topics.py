@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.offset_lookup import check_assigned, includes_topic
+from spark_groupsource.cluster.offset_lookup import check_assigned
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.driver.query_state import QueryState, Reached
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
@@ -62,8 +62,7 @@ class Missing:
     - `recreated`: the partitions that have left, whose topics were recreated, and how far each was read.
     - `not_read`: those of the topics of which this query loses nothing, because other members have read them last.
     - `handed_over`: how far this query had read partitions of `not_read` before it handed them over.
-    - `cut`: the lost partitions that their recreated topics do not have, and how far each was read.
-    - `cut_ids`: the ids of the topics that had the partitions in `cut`.
+    - `cut`: the lost partitions that their recreated topics do not have, how far each was read, and of which topic.
     - `absent`: other assigned partitions that do not exist.
     - `never_existed`: named topics that did not exist when the query started either.
     """
@@ -73,8 +72,7 @@ class Missing:
     recreated: Mapping[TopicPartition, int] = field(default_factory=dict)
     not_read: Collection[str] = frozenset()
     handed_over: Mapping[TopicPartition, int] = field(default_factory=dict)
-    cut: Mapping[TopicPartition, int] = field(default_factory=dict)
-    cut_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
+    cut: Mapping[TopicPartition, Reached] = field(default_factory=dict)
     absent: Collection[TopicPartition] = frozenset()
     never_existed: Collection[str] = frozenset()
 
@@ -111,8 +109,7 @@ class TopicWatch:
         Raises `OptionError` for a partition of option assign that does not exist.
         """
         self._state.started_with({topic: info.topic_id for topic, info in topics.items()})
-        if self._options.subscription.pattern is None:
-            check_assigned(self._options.subscription, topics)
+        check_assigned(self._options.subscription, topics)
         self._checked = Deadline(self._clock, self._refresh_s)
 
     def compare(self, known: Known) -> None:
@@ -140,7 +137,7 @@ class TopicWatch:
         self.match()
         # Only topics that are listed again are checked: with a pattern over short-lived topics, deleted ones add up.
         listed = deleted & set(self.names)
-        self._state.undelete(listed - self._cluster.missing_topics(listed))
+        self._state.deleted -= listed - self._cluster.missing_topics(listed)
         self._state.found(absent.keys() - self._cluster.missing_partitions(absent))
         self._checked = Deadline(self._clock, self._refresh_s)
         if self._options.subscription.pattern is None:
@@ -176,7 +173,7 @@ class TopicWatch:
         self._owned, self.assigned = owned, True
 
     def missing_left(
-        self, taken: Callable[[Collection[TopicPartition]], Collection[TopicPartition]] = lambda _: ()
+        self, taken: Callable[[Collection[TopicPartition]], Collection[TopicPartition]]
     ) -> tuple[Missing, bool]:
         """Compare the partitions that are not this member's with the cluster, by the ids that they were read under.
 
@@ -213,8 +210,7 @@ class TopicWatch:
             topics={p.topic for p in deleted if not self._state.partition(p).shared},
             deleted=deleted,
             recreated={p: at for p, at in found.items() if p in recreated},
-            cut={p: at for p, at in found.items() if p in cut},
-            cut_ids={p: left[p].topic_id for p in cut if p in found},
+            cut={p: left[p] for p in found if p in cut},
         )
         if self.assigned:
             self._state.saw_alive(same)
@@ -237,7 +233,7 @@ class TopicWatch:
         """
         handed_over = self._topics_of(known.done)
         # This query has rows of these, and nothing to lose: their partitions left before a batch was planned.
-        tracked = self._state.removable - self._topics_of([*self._owned, *known.last])
+        tracked = self._topics_of(self._state.partitions) - self._topics_of([*self._owned, *known.last])
         unlisted = (handed_over | tracked) - set(self.names) - self._state.deleted
         missing = self._cluster.missing_topics(unlisted) if unlisted else ()
         # R44: unknown at every check for 3 s
@@ -261,7 +257,8 @@ class TopicWatch:
         """
         own = {partition: known.done.get(partition) for partition in self._owned}
         last = known.last if known.replayed else {p: at for p, at in known.last.items() if self._has_read(p, known)}
-        read = {**own, **self._positions, **last}
+        positions = {partition: position for partition, position in self._owned.items() if position is not None}
+        read = {**own, **positions, **last}
         elsewhere = self._topics_of([*known.done, *known.last])
         topics = self._cluster.missing_topics({*self.names, *elsewhere, *self._topics_of(read)} - self._state.deleted)
         missing = self._missing(topics, read, known, {p: at for p, at in read.items() if at is not None})
@@ -300,7 +297,7 @@ class TopicWatch:
         return partition in self._owned and topic_id in (None, known.ids[partition.topic])
 
     def _subscribed(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return {p: at for p, at in ends.items() if includes_topic(self._options.subscription, p.topic)}
+        return {p: at for p, at in ends.items() if self._options.subscription.includes(p.topic)}
 
     def _described(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
         """Return those of these topics that can be described: one may have been deleted since, or be forbidden now."""
@@ -335,17 +332,12 @@ class TopicWatch:
             deleted=deleted,
             not_read=not_read,
             handed_over={partition: at for partition, at in known.done.items() if partition.topic in not_read},
-            cut={partition: positions[partition] for partition in cut},
-            cut_ids={partition: asked[partition] for partition in cut},
+            cut={partition: Reached(asked[partition], positions[partition]) for partition in cut},
         )
 
     @staticmethod
     def _topics_of(partitions: Iterable[TopicPartition]) -> set[str]:
         return {partition.topic for partition in partitions}
-
-    @property
-    def _positions(self) -> dict[TopicPartition, int]:
-        return {partition: position for partition, position in self._owned.items() if position is not None}
 
     def _present(self, partitions: Iterable[TopicPartition], deleted: Collection[str]) -> set[TopicPartition]:
         """Return those of the partitions that are not known to be missing, nor belong to these deleted topics."""

@@ -151,7 +151,6 @@ class EmbeddedKafka:
         self._cluster: int = cluster
         self._handle: int = handle
         self._brokers = brokers
-        self._tracking = False
         self._end = weakref.finalize(self, _destroy, self._library, cluster, handle, os.getpid())
         self._end.atexit = False  # the process ends the threads anyway, and a client may still use them
         self._bootstrap_servers: str = self._library("mock_cluster_bootstraps", cluster).decode()

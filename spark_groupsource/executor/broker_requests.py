@@ -10,10 +10,9 @@ from spark_groupsource.executor.clients.port import (
     FetchClient,
     RequestFailed,
     TopicDenied,
-    TopicIdRequest,
     TopicUnknown,
 )
-from spark_groupsource.executor.read_errors import unreadable
+from spark_groupsource.executor.topic_ids import AdminClients, TopicIdRequest
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -26,24 +25,22 @@ _ANSWERS = (TopicDenied, TopicUnknown)
 class BrokerRequests:
     """Send the queries of one client.
 
-    `reason` is the last reported reason why no records arrive, empty if there is none. `options` are those of the
-    query that currently reads with the client: errors name them.
+    `reason` is the last reported reason why no records arrive, empty if there is none. `refused` is the same while a
+    broker refuses the client's identity, and none has answered since. `options` are those of the query that currently
+    reads with the client, whose client settings are the same: errors name them.
     """
 
-    def __init__(self, client: FetchClient, options: SourceOptions) -> None:
+    def __init__(self, client: FetchClient, options: SourceOptions, admins: AdminClients) -> None:
         self._client = client
         self.options = options
+        self._admins = admins
         self._known_topics: frozenset[str] = frozenset()
-        self._refused = ""
+        self.refused = ""
         self.reason = ""
 
     def answered(self) -> None:
         """Record that a broker has answered: an earlier refusal of the client's identity no longer holds."""
-        self._refused = ""
-
-    def refuse(self, reason: str) -> None:
-        """Record that a broker has refused the client's identity, until one answers (`answered`)."""
-        self.reason = self._refused = reason
+        self.refused = ""
 
     def check_identity(self) -> None:
         """Raise `AccessError` if the client was refused and no broker has answered since.
@@ -56,8 +53,8 @@ class BrokerRequests:
         3. The task, and with it the query, would have failed for nothing.
         """
         # R66: refused, and nothing was answered since
-        if self._refused and not provider_recovers(self.options.token_login):
-            raise not_authenticated(self.options, self._refused)
+        if self.refused and not provider_recovers(self.options.token_login):
+            raise not_authenticated(self.options, self.refused)
 
     def request_new_leaders(self, topics: frozenset[str]) -> None:
         """Request the leaders of topics that are new to this client, without waiting for its timer.
@@ -97,17 +94,11 @@ class BrokerRequests:
 
     def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
         """Send a request for the current ids of topics."""
-        return self._client.request_topic_ids(topics, timeout_s)
+        return TopicIdRequest(self.options, topics, timeout_s, self._admins)
 
-    def log_bounds(self, partition: TopicPartition, offset: int, timeout_s: float) -> tuple[int, int]:
-        """Return the first offset and the end offset of the partition's log.
-
-        Raises `ReadError` if the request fails. `offset` is the read position that the error names.
-        """
-        try:
-            return self._client.log_bounds(partition, timeout_s)
-        except RequestFailed as error:
-            raise unreadable(partition, offset, str(error)) from None
+    def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        """Return the first offset and the end offset of the partition's log. Raises `RequestFailed`."""
+        return self._client.log_bounds(partition, timeout_s)
 
     def _asked(self, topics: Collection[str]) -> Iterator[tuple[str, RequestFailed | None]]:
         """Request the leaders of topics. Yield each topic with its failure, None on success.

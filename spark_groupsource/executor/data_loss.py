@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, HeldFor, SystemClock
 from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, Edge
-from spark_groupsource.errors import KafkaUnavailableError, OptionError, ReadError, report_loss
+from spark_groupsource.errors import KafkaUnavailableError, OptionError, report_loss
+from spark_groupsource.executor.clients.port import RequestFailed
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.read_errors import stalled
 from spark_groupsource.executor.topic_proof import TopicProof
@@ -69,10 +70,10 @@ class LostRecords:
         if self.give_up_replaced(consumer, item.partition.topic, proof) is not False:
             return
         try:
-            low, high = consumer.requests.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
-        except ReadError as error:
+            low, high = consumer.requests.log_bounds(item.partition, _BOUNDS_TIMEOUT_S)
+        except RequestFailed as error:
             # Also if the client does not know the partition yet. Retried until the task's deadline.
-            consumer.requests.reason = str(error.parameters["reason"])
+            consumer.requests.reason = str(error)
             self._pause(_PAUSE_S)
             consumer.skip(item.partition, position)
             return
@@ -160,12 +161,12 @@ class LostRecords:
             replacement = self._replacement(item.partition.topic)
             if replacement:
                 return replacement
-            low, high = consumer.requests.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
+            low, high = consumer.requests.log_bounds(item.partition, _BOUNDS_TIMEOUT_S)
             if high <= position and self._cluster is not None:
                 # Under read_committed `high` is the start of the oldest open transaction; the log may continue there.
                 end = self._cluster.log_offsets({item.partition: Edge.LATEST}, uncommitted=True)[item.partition]
                 high = high if end is None else max(high, end.offset)
-        except (KafkaUnavailableError, ReadError):
+        except (KafkaUnavailableError, RequestFailed):
             return ""
         # R63: a new leader may lag behind for that long
         return f"the log is [{low}, {high})" if high <= position and silence_s >= _LAG_S else ""

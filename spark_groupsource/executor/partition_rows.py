@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_groupsource.executor.clients.port import Chunk, Damaged, Misfit, PositionLost, TopicForbidden
-from spark_groupsource.executor.clients.rows import first_offset, last_offset, split_at
+from spark_groupsource.executor.clients.port import Damaged, Misfit, PositionLost, TopicForbidden
+from spark_groupsource.executor.clients.rows import edge_offsets, split_at
 from spark_groupsource.executor.read_errors import misfit_error
 
 # Limits of one `receive` call: enough records to be worth the call, few enough bytes for the processor's cache.
@@ -33,12 +33,12 @@ class _Kept(NamedTuple):
 
     first: int
     last: int
-    item: Chunk | Misfit
+    item: pa.RecordBatch | Misfit
 
-    def split(self, chunk: Chunk, offset: int) -> tuple[pa.RecordBatch, _Kept]:
-        """Return the rows before an offset that is not behind the last row, and the rest."""
-        rows, rest = split_at(chunk.batch, offset, self.first, self.last)
-        return rows, _Kept(max(self.first, offset), self.last, Chunk(chunk.partition, rest))
+    def split(self, offset: int) -> tuple[pa.RecordBatch, _Kept]:
+        """Return the rows before an offset that is not behind the last row, and the rest. Not for a misfit."""
+        rows, rest = split_at(self.item, offset, self.first, self.last)
+        return rows, _Kept(max(self.first, offset), self.last, rest)
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class PartitionRows:
     @property
     def is_blocked(self) -> bool:
         """Return whether the next record is one that no row can hold."""
-        return bool(self.kept) and not isinstance(self.kept[0].item, Chunk)
+        return bool(self.kept) and isinstance(self.kept[0].item, Misfit)
 
     def finished(self, end: int) -> bool:
         """Return whether all records before `end` were returned.
@@ -117,12 +117,12 @@ class PartitionRows:
         self.position = max(self.position, position)
         while self.kept and self.kept[0].first < position:
             head = self.kept.popleft()
-            if head.last >= position and isinstance(head.item, Chunk):
-                self.kept.appendleft(head.split(head.item, position)[1])
+            if head.last >= position and not isinstance(head.item, Misfit):
+                self.kept.appendleft(head.split(position)[1])
 
-    def add(self, item: Chunk | Misfit) -> None:
+    def add(self, item: pa.RecordBatch | Misfit) -> None:
         """Keep received rows from the position on."""
-        first, last = (item.offset,) * 2 if not isinstance(item, Chunk) else _offsets(item.batch)
+        first, last = (item.offset,) * 2 if isinstance(item, Misfit) else edge_offsets(item)
         self.begun, self.reached = True, last + 1
         if last >= self.position:
             self.kept.append(_Kept(first, last, item))
@@ -138,26 +138,22 @@ class PartitionRows:
             head = self.kept[0]
             if head.first >= end:
                 self.position = end
-            elif not isinstance(head.item, Chunk):
+            elif isinstance(head.item, Misfit):
                 if taken:
                     self.position = head.first
                     return taken
                 raise misfit_error(head.item)
             elif head.last < end:
                 self.kept.popleft()
-                taken.append(head.item.batch)
+                taken.append(head.item)
                 self.position = head.last + 1
             else:
-                rows, self.kept[0] = head.split(head.item, end)
+                rows, self.kept[0] = head.split(end)
                 taken.append(rows)
                 self.position = end
         if not self.kept:
             self.position = max(self.position, min(self.reached, end))
         return taken
-
-
-def _offsets(batch: pa.RecordBatch) -> tuple[int, int]:
-    return first_offset(batch), last_offset(batch)
 
 
 class RecordSize:

@@ -29,6 +29,7 @@ from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.clients.choose import make_client
 from spark_groupsource.executor.partition_rows import UNKNOWN_RECORD_BYTES
 from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer, bulk_queues
+from spark_groupsource.executor.topic_ids import ClientKey, client_key
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 
@@ -41,7 +42,7 @@ IDLE_TIMEOUT_S = 120.0
 # Up to this many partitions a consumer fetches the largest size from each (`reading_client_settings`).
 _FEW = 3
 
-PoolKey = tuple[tuple[str, str], ...]
+PoolKey = tuple[ClientKey, bool, int]
 
 
 @dataclass(slots=True)
@@ -49,18 +50,16 @@ class _Idle:
     key: PoolKey
     consumer: RangeConsumer
     since_s: float
-    group_id: str
+
+    @property
+    def options(self) -> SourceOptions:
+        """The options of the query that has read with it last."""
+        return self.consumer.requests.options
 
 
 def pool_key(options: SourceOptions) -> PoolKey:
     """Return the settings that two readers must have in common to share a consumer."""
-    settings = dict(options.client_settings) | {
-        "bootstrap.servers": options.bootstrap_servers,
-        "(headers)": str(options.include_headers),
-        "(memory)": str(options.prefetch_memory_bytes),
-        "(token)": str(options.token_login),
-    }
-    return tuple(sorted(settings.items()))
+    return client_key(options), options.include_headers, options.prefetch_memory_bytes
 
 
 def share_bytes(options: SourceOptions, consumers: int = MAX_CONSUMERS) -> int:
@@ -90,7 +89,7 @@ def fits(consumer: RangeConsumer, partitions: int, bulk: bool = False, size: int
     if consumer.bulk or bulk:
         return consumer.bulk == bulk
     most = 2 * max(_FEW, consumer.partitions)
-    is_small = size <= share_bytes(consumer.options)
+    is_small = size <= share_bytes(consumer.requests.options)
     return partitions <= most and (is_small or consumer.partitions <= 4 * max(_FEW, partitions))
 
 
@@ -167,7 +166,7 @@ class ConsumerPool:
             _fails(entry.consumer.close)
         consumer = found.consumer if found is not None else self._make(options, len(ranges), bulk)
         try:
-            consumer.serve(options)
+            consumer.requests.options = options
             consumer.keep_at_most(share_bytes(options, consumers), {item.partition for item in ranges})
             consumer.position_at(ranges, topic_ids)
         except BaseException:
@@ -175,14 +174,14 @@ class ConsumerPool:
             raise
         return consumer
 
-    def give_back(self, options: SourceOptions, consumer: RangeConsumer) -> None:
+    def give_back(self, consumer: RangeConsumer) -> None:
         """Keep a consumer for the next task."""
         if consumer.bulk and _fails(consumer.rest):
             # The task has all its rows.
             consumer.close()
             return
         with self._lock:
-            self._idle.append(_Idle(pool_key(options), consumer, self._clock.monotonic_s(), options.group_id))
+            self._idle.append(_Idle(pool_key(consumer.requests.options), consumer, self._clock.monotonic_s()))
             if self._housekeeper is None and self._pause is not None:
                 self._housekeeper = threading.Thread(target=self._keep_house, name="groupkafka-pool", daemon=True)
                 self._housekeeper.start()
@@ -242,7 +241,7 @@ def _make_room(entry: _Idle, consumers: int | None) -> None:
     if consumers is None:
         entry.consumer.rest()
     else:
-        entry.consumer.keep_at_most(share_bytes(entry.consumer.options, consumers))
+        entry.consumer.keep_at_most(share_bytes(entry.options, consumers))
 
 
 def _due_s(entry: _Idle) -> float:
@@ -263,7 +262,7 @@ def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool, gr
     near = min(distances, default=None)
     if near is not None and near[0] * 2 <= len(ranges):
         return idle[near[2]]
-    left_behind = (entry for entry in idle if entry.group_id == group_id and entry.consumer.shares(ranges))
+    left_behind = (entry for entry in idle if entry.options.group_id == group_id and entry.consumer.shares(ranges))
     resting = (entry for entry in idle if not entry.consumer.assigned)
     for entry in (*left_behind, *resting):
         return entry

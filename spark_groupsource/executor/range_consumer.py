@@ -31,12 +31,10 @@ from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.broker_requests import BrokerRequests
 from spark_groupsource.executor.clients.port import (
     MESSAGE_BYTES,
-    Chunk,
     Damaged,
     EndOfPartition,
     FetchClient,
     FetchedItem,
-    IdentityRefused,
     Misfit,
     PositionLost,
     TopicForbidden,
@@ -44,13 +42,14 @@ from spark_groupsource.executor.clients.port import (
 )
 from spark_groupsource.executor.partition_rows import PartitionRows, RecordSize
 from spark_groupsource.executor.read_errors import end_of
+from spark_groupsource.executor.topic_ids import ADMINS, AdminClients
 from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
 # Default of `max_bytes`.
 _MAX_BYTES = 16 * 1024 * 1024
 # Size limit of one record batch: Spark copies it whole, and Arrow's offsets have 32 bits.
-_MAX_CHUNK_BYTES = 64 * 1024 * 1024
+_MAX_BATCH_BYTES = 64 * 1024 * 1024
 # Assumed size of a queue until one was read: a batch of a producer is no larger, unless a topic's settings allow that.
 _FIRST_QUEUE_BYTES = 1024 * 1024
 # A consumer has at least this many queues, whatever they hold: one that is read, and one that is fetched meanwhile.
@@ -84,8 +83,8 @@ class RangeConsumer:
         *,
         bulk: bool = False,
         apart: Callable[[Callable[[], object]], None] = on_own_thread,
+        admins: AdminClients = ADMINS,
     ) -> None:
-        self.options = options
         self._apart = apart
         self.partitions = partitions
         self.bulk = bulk
@@ -102,15 +101,11 @@ class RangeConsumer:
         self._size = RecordSize()
         # About how many bytes a queue holds, with the rows that are kept of it.
         self._queue_bytes = _FIRST_QUEUE_BYTES
-        self.requests = BrokerRequests(self._client, options)
+        self.requests = BrokerRequests(self._client, options, admins)
 
     def __repr__(self) -> str:
         known = sorted((partition, rows.position) for partition, rows in self._partitions.items())
         return f"RangeConsumer({', '.join(f'{partition}@{offset}' for partition, offset in known)})"
-
-    def serve(self, options: SourceOptions) -> None:
-        """Read for the query with these options from now on. Its client settings must be the same."""
-        self.options = self.requests.options = options
 
     @property
     def assigned(self) -> int:
@@ -483,14 +478,15 @@ class RangeConsumer:
     def _take(self, partition: TopicPartition, rows: PartitionRows, most: int, timeout_s: float) -> int:
         """Keep what has arrived of a partition; return the number of records."""
         came = size = 0
-        for found in self._client.receive(partition, most, _MAX_CHUNK_BYTES, timeout_s):
-            if not isinstance(found, Chunk | Misfit):
+        for found in self._client.receive(partition, most, _MAX_BATCH_BYTES, timeout_s):
+            if not isinstance(found, pa.RecordBatch | Misfit):
                 self._on_event(found, partition, rows)
             # R57: behind an event that ends the log, they may be of another topic
             elif rows.event is None:
-                came += 1
-                if isinstance(found, Chunk):
-                    came, size = came - 1 + found.batch.num_rows, size + found.batch.nbytes
+                if isinstance(found, pa.RecordBatch):
+                    came, size = came + found.num_rows, size + found.nbytes
+                else:
+                    came += 1
                 rows.add(found)
         if came:
             self.requests.answered()
@@ -525,7 +521,7 @@ class RangeConsumer:
         if isinstance(item, EndOfPartition):
             self.requests.answered()
         # R65: the client still delivers errors of a partition that is unassigned
-        if not isinstance(item, IdentityRefused | Trouble) and item.partition != partition:
+        if not isinstance(item, Trouble) and item.partition != partition:
             return
         if isinstance(item, EndOfPartition):
             # R57: behind such an event it may be of another topic
@@ -535,11 +531,11 @@ class RangeConsumer:
             if isinstance(item, PositionLost) and item.reason:
                 self.requests.reason = item.reason
             rows.event = rows.event or item
-        elif isinstance(item, IdentityRefused):
-            self.requests.refuse(item.reason)
         elif isinstance(item, Trouble):
             # The error may be temporary: the task's deadline decides.
             self.requests.reason = item.reason
+            if item.refused:
+                self.requests.refused = item.reason
 
     def _raise_end(self, partition: TopicPartition, rows: PartitionRows) -> None:
         """Raise the error of a range that delivers no more records.
@@ -554,4 +550,4 @@ class RangeConsumer:
         if not rows.fresh:
             self.skip(partition, rows.position)
             return
-        raise end_of(self.options, rows.event, rows.position)
+        raise end_of(self.requests.options, rows.event, rows.position)

@@ -64,7 +64,7 @@ def read_task(
         raise
     finally:
         lost.close()
-    pool.give_back(options, consumer)
+    pool.give_back(consumer)
 
 
 def read_ranges(

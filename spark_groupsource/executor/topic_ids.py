@@ -40,7 +40,7 @@ class AdminClients:
 
     def get(self, options: SourceOptions) -> AdminClient:
         """Return the client with these settings, creating it if needed."""
-        key = _key(options)
+        key = client_key(options)
         with self._lock:
             if key not in self._clients:
                 self._clients[key] = self._make(options, LastTransportError(options.token_login))
@@ -52,10 +52,11 @@ class AdminClients:
     def discard(self, options: SourceOptions) -> None:
         """Drop the client with these settings; the next `get` creates a new one."""
         with self._lock:
-            self._clients.pop(_key(options), None)
+            self._clients.pop(client_key(options), None)
 
 
-def _key(options: SourceOptions) -> ClientKey:
+def client_key(options: SourceOptions) -> ClientKey:
+    """Return the settings that two clients of brokers must have in common."""
     more = {"bootstrap.servers": options.bootstrap_servers, "(token)": str(options.token_login)}
     return tuple(sorted((dict(options.client_settings) | more).items()))
 
@@ -63,8 +64,11 @@ def _key(options: SourceOptions) -> ClientKey:
 ADMINS = AdminClients()
 
 
-class AdminTopicIdRequest:
-    """Implement `TopicIdRequest` on an admin client's futures, one per topic. The constructor sends the request."""
+class TopicIdRequest:
+    """A request for the current ids of topics. Read the answer, or close it.
+
+    The constructor sends it: records that were received before are older than the answer.
+    """
 
     def __init__(
         self, options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients = ADMINS
@@ -77,7 +81,11 @@ class AdminTopicIdRequest:
         self._found: dict[str, str | None] = {}
 
     def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
-        """See `TopicIdRequest`. Poll the admin client, because it reports its errors only to a poll."""
+        """Return the topics' ids, with None for a topic that does not exist. Return None while there is no answer.
+
+        Waits up to `wait_s`. Raises `RequestFailed` if the brokers did not answer in time, and `TopicDenied`. The
+        request is closed after an error or an answer. The admin client reports its errors only to a poll.
+        """
         deadline_s = time.monotonic() + wait_s
         while self._futures:
             topic, future = next(iter(self._futures.items()))
@@ -101,5 +109,5 @@ class AdminTopicIdRequest:
         return self._found
 
     def close(self) -> None:
-        """See `TopicIdRequest`."""
+        """Drop the request; idempotent."""
         self._futures = {}

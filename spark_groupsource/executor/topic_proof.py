@@ -21,9 +21,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from spark_groupsource.executor.clients.port import RequestFailed, TopicDenied, TopicIdRequest
+from spark_groupsource.executor.clients.port import RequestFailed, TopicDenied
 from spark_groupsource.executor.clients.rows import TOPIC_COLUMN
 from spark_groupsource.executor.range_consumer import RangeConsumer
+from spark_groupsource.executor.topic_ids import TopicIdRequest
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange, TopicPartition, same_topic
 
 # Bytes of held rows that start a request; twice as many may be held while it is under way. A request takes about 1 ms

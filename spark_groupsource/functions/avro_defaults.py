@@ -22,7 +22,6 @@ from spark_groupsource.functions.avro_schema import (
 
 # JSON has no such numbers. Java writes them as texts.
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf, "-INF": -math.inf}
-_BITS = {"int": 31, "long": 63}
 
 
 class WrongDefault(ValueError):

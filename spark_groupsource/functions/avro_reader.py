@@ -39,7 +39,10 @@ class RecordReader:
         """Return the values of records. Raises `BadBytes` if one is not of the schema, and what `edit` raises."""
         if self._empty_items.is_used:
             raise BadBytes("items without bytes are counted for each record")
-        data = BytesIO(b"".join((_count(len(records)), _GUARD.join(records), _GUARD, b"\0")))
+        data = BytesIO()
+        fastavro.schemaless_writer(data, "long", len(records))  # the number of an array's items
+        data.write(b"".join((_GUARD.join(records), _GUARD, b"\0")))
+        data.seek(0)
         found = _read(data, self._many)["items"]
         if {item[_GUARD_FIELD] for item in found} != {_GUARD}:
             raise BadBytes("the records are not those that were written")
@@ -74,13 +77,3 @@ def _read(data: BytesIO, schema: Any) -> Any:
     except Exception as error:  # noqa: BLE001
         # fastavro raises whatever its reading of arbitrary bytes leads to.
         raise BadBytes(f"{type(error).__name__}: {error}"[:300]) from None
-
-
-def _count(number: int) -> bytes:
-    """Return the number of an array's items: a long, as Avro writes it."""
-    rest, found = number << 1, bytearray()
-    while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    found.append(rest)
-    return bytes(found)

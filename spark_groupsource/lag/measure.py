@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
@@ -57,30 +57,8 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-class LagRequests(Protocol):
-    """Requests of lag reports to a cluster. Errors are those of the catalogue, and every wait has a limit."""
-
-    def topics(self) -> dict[str, int]:
-        """Return all topics that the client may describe, with their partition counts."""
-
-    def group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the committed offsets of any group; partitions without one are left out."""
-
-    def log_bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return (beginning, end) of these logs; partitions that have no leader are left out."""
-
-    def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
-        """Return the lag inputs of these partitions; those that have no leader are left out.
-
-        `next_ms` is None if no record arrived in time or none is left.
-        """
-
-    def close(self) -> None:
-        """Free the clients; idempotent."""
-
-
-class LibrdkafkaLagRequests:
-    """A `LagRequests` on confluent-kafka.
+class LagRequests:
+    """Requests of lag reports to a cluster. Errors are those of the catalogue, and every wait has a limit.
 
     `abandoned` returns True when the caller no longer needs the result. `measured` gets the numbers of partitions whose
     lag inputs are known, and of all.
@@ -106,25 +84,29 @@ class LibrdkafkaLagRequests:
         self._consumer: Consumer | None = None
 
     def topics(self) -> dict[str, int]:
-        """See `LagRequests`."""
+        """Return all topics that the client may describe, with their partition counts."""
         return self._cluster.topics()
 
     def group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `LagRequests`."""
+        """Return the committed offsets of any group; partitions without one are left out."""
         found: dict[TopicPartition, int] = {}
         for chunk in _chunks(partitions):
             found |= self._cluster.group_offsets(group, chunk)
         return found
 
     def log_bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """See `LagRequests`."""
+        """Return (beginning, end) of these logs; partitions that have no leader are left out."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for chunk in _chunks(partitions):
             found |= self._cluster.log_bounds(chunk)
         return found
 
     def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
-        """See `LagRequests`. Log ends are requested after the group's offsets, so that no lag is below 0."""
+        """Return the lag inputs of these partitions; those that have no leader are left out.
+
+        `next_ms` is None if no record arrived in time or none is left. Log ends are requested after the group's
+        offsets, so that no lag is below 0.
+        """
         retentions = self._retentions({partition.topic for partition in committed})
         deadline = Deadline(self._clock, _RECORDS_S)
         lag_inputs = []
@@ -142,7 +124,7 @@ class LibrdkafkaLagRequests:
         return lag_inputs
 
     def close(self) -> None:
-        """See `LagRequests`."""
+        """Free the clients; idempotent."""
         self._cluster.close()
         self._admin = None
         consumer, self._consumer = self._consumer, None
@@ -224,7 +206,7 @@ class LibrdkafkaLagRequests:
             WAITING.warning(
                 "no broker reports the topics' retention, so the time until unread records are lost is not known:"
                 " servers=%s last_error=%s",
-                self._options.bootstrap_servers, self._transport.reason_or("none"),
+                self._options.bootstrap_servers, self._transport.text or "none",
             )  # fmt: skip
         self._retention_unanswered = unanswered
 

@@ -355,13 +355,14 @@ def _refuse(name: str, value: str, prefix: str) -> None:
     )
 
 
-def _invalid(name: str, value: str, allowed: str, prefix: str = CLIENT_PREFIX) -> OptionError:
-    return OptionError(errors.OPTION_INVALID, option=prefix + name, value=shown_value(name, value), allowed=allowed)
+def invalid_option(name: str, value: str, allowed: str) -> OptionError:
+    """Build the error for a malformed or out-of-range value. A secret value is masked."""
+    return OptionError(errors.OPTION_INVALID, option=name, value=shown_value(name, value), allowed=allowed)
 
 
 def _integer(name: str, value: str, low: int, high: int, prefix: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,19}", value) or not low <= int(value) <= high:
-        raise _invalid(name, value, f"an integer from {low} to {high}", prefix)
+        raise invalid_option(prefix + name, value, f"an integer from {low} to {high}")
     return int(value)
 
 
@@ -370,17 +371,16 @@ def _check_value(name: str, value: str, prefix: str) -> None:
         _integer(name, value, *_INTEGERS[name], prefix)
     elif name in _CHOICES:
         if value.lower() not in _CHOICES[name]:
-            raise _invalid(name, value, ", ".join(_CHOICES[name]), prefix)
+            raise invalid_option(prefix + name, value, ", ".join(_CHOICES[name]))
     elif name in _SHELL_WORDS:
         if not re.fullmatch(_SHELL_WORDS[name], value):
-            raise _invalid(name, value, "no characters with a meaning in a shell", prefix)
+            raise invalid_option(prefix + name, value, "no characters with a meaning in a shell")
     elif name == "partition.assignment.strategy":
         names = [part.strip() for part in value.split(",")]
         cooperative = [part for part in names if part == "cooperative-sticky"]
         if not librdkafka_has(names) or (cooperative and len(names) > 1):
-            raise _invalid(
-                name, value, "cooperative-sticky; or one or both of range, roundrobin (for others see option assignors)"
-            )
+            allowed = "cooperative-sticky; or one or both of range, roundrobin (for others see option assignors)"
+            raise invalid_option(CLIENT_PREFIX + name, value, allowed)
 
 
 def _check_broker_side(settings: Mapping[str, str]) -> None:
@@ -398,11 +398,12 @@ def _check_intervals(settings: Mapping[str, str]) -> None:
     session_ms = int(settings.get("session.timeout.ms", "45000"))
     poll_ms = int(settings.get("max.poll.interval.ms", "300000"))
     if poll_ms < session_ms:
-        raise _invalid("max.poll.interval.ms", str(poll_ms), f"at least kafka.session.timeout.ms ({session_ms})")
+        allowed = f"at least kafka.session.timeout.ms ({session_ms})"
+        raise invalid_option("kafka.max.poll.interval.ms", str(poll_ms), allowed)
     # Otherwise the session would expire between two heartbeats, repeatedly.
     if int(settings.get("heartbeat.interval.ms", "0")) >= session_ms:
         allowed = f"below kafka.session.timeout.ms ({session_ms})"
-        raise _invalid("heartbeat.interval.ms", settings["heartbeat.interval.ms"], allowed)
+        raise invalid_option("kafka.heartbeat.interval.ms", settings["heartbeat.interval.ms"], allowed)
 
 
 def _set_heartbeat(settings: dict[str, str]) -> None:

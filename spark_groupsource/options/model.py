@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -73,6 +74,12 @@ class Subscription:
         if self.partitions:
             return ",".join(map(str, self.partitions))
         return ",".join(self.topics) if self.pattern is None else self.pattern
+
+    def includes(self, topic: str) -> bool:
+        """Return whether it includes a topic of this name. A pattern never matches internal topics (`__...`)."""
+        if self.pattern is None:
+            return topic in self.topics
+        return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
 
 
 @dataclass(frozen=True, slots=True)

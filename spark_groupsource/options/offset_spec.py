@@ -59,7 +59,6 @@ class AtGroup:
 
 
 Start: TypeAlias = AtOffset | AtTime | AtEdge | AtGroup
-PartitionValues: TypeAlias = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +115,9 @@ def times_of(value: str, moment: Callable[[str], int]) -> dict[TopicPartition, S
     return {partition: AtTime(ms) for partition, ms in _values(topics, 0, OFFSET_MAX).items()}
 
 
-def partition_values(text: str, low: int, high: int) -> dict[TopicPartition, int]:
-    """Parse Spark's JSON of one number per partition. Raises `ValueError` for anything else, also for duplicates."""
-    return _values(_topics(text), low, high)
+def partition_offsets(text: str) -> dict[TopicPartition, int]:
+    """Parse Spark's JSON of one offset per partition. Raises `ValueError` for anything else, also for duplicates."""
+    return _values(_topics(text), 0, OFFSET_MAX)
 
 
 def _topics(text: str) -> dict[str, Any]:

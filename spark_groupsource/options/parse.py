@@ -32,9 +32,9 @@ from spark_groupsource.options.client_settings import (
     check_client_settings,
     check_executor_settings,
     has_own_identity,
+    invalid_option,
     librdkafka_has,
     merged_executor_settings,
-    shown_value,
 )
 from spark_groupsource.options.model import Reads, SourceOptions, Subscription
 from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Start, Starting
@@ -185,11 +185,6 @@ def _parse_one(spec: OptionSpec, value: str | None) -> object:
         raise invalid_option(spec.name, value, spec.allowed + more) from None
 
 
-def invalid_option(name: str, value: str, allowed: str) -> OptionError:
-    """Build the error for a malformed or out-of-range value. A secret value is masked."""
-    return OptionError(errors.OPTION_INVALID, option=name, value=shown_value(name, value), allowed=allowed)
-
-
 def _unknown_option(key: str, value: str) -> OptionError:
     if key == "groupidprefix":
         return OptionError(
@@ -255,9 +250,9 @@ def _check_order(starting: Starting, ending: Starting) -> None:
 
 def _check_required(values: Mapping[str, object], reads: Reads | None) -> None:
     """Raise `OptionError` for a missing option."""
-    for spec in OPTIONS:
-        if spec.required and values[spec.name] is None:
-            raise OptionError(errors.OPTION_MISSING, option=spec.name, meaning=spec.doc)
+    servers = _BY_KEY["kafka.bootstrap.servers"]
+    if values[servers.name] is None:
+        raise OptionError(errors.OPTION_MISSING, option=servers.name, meaning=servers.doc)
     if reads is Reads.STREAM and values["kafka.group.id"] is None:
         raise OptionError(errors.OPTION_MISSING, option="kafka.group.id", meaning="the consumer group to join.")
 

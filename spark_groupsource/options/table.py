@@ -29,8 +29,6 @@ class OptionSpec:
     allowed: str
     doc: str
     field: str | None = None
-    required: bool = False
-    since: str = "0.1.0"
     # The default as users should read it, if the value itself does not show it.
     shown_default: str | None = None
 
@@ -42,7 +40,7 @@ def _times_of(value: str) -> object:
 OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "kafka.bootstrap.servers", read.broker_list, None, "host:port, comma separated",
-        "Brokers to start from.", field="bootstrap_servers", required=True,
+        "Brokers to start from.", field="bootstrap_servers", shown_default="(required)",
     ),
     OptionSpec(
         "kafka.group.id", group_name, None, GROUP_NAME,
@@ -194,7 +192,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " write the event `shared_state`, or nothing. It concerns a query with state if another query has read further"
         " in one of its partitions, and a new query in the group of a query with state. Needs `checkpointLocation`. See"
         " [queries with state](../how-to/scale.md#queries-with-state).",
-        field="on_shared_state", since="0.3.0",
+        field="on_shared_state",
     ),
     OptionSpec(
         "assignors", read.name_list, None,
@@ -271,18 +269,15 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " function of your own with the contract of confluent-kafka's `oauth_cb`. The driver's variable"
         " `GROUPKAFKA_ALLOW_TOKEN_PROVIDERS` must name a function, and a cloud's provider for brokers that are not the"
         " cloud's. See [Log in](../how-to/log-in.md).",
-        since="0.3.0",
     ),
     OptionSpec(
         "executor.tokenProvider", provider_name, None, "as `tokenProvider`",
         "The executors' own provider. Needed only if executors have an identity of their own"
         " (`executor.kafka.sasl.*`): then `tokenProvider` is not theirs.",
-        since="0.3.0",
     ),
     OptionSpec(
         "awsRegion", region_name, None, "a region such as us-east-1",
         "Region of the MSK cluster, if the names of the brokers do not show it (`...kafka.<region>.amazonaws.com`).",
-        since="0.3.0",
     ),
     OptionSpec(
         "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(SHOWN_SECRETS),
@@ -297,8 +292,7 @@ def option_reference() -> str:
     """Return the table of docs/reference/options.md, in Markdown."""
     lines = ["| option | allowed | default | meaning |", "|---|---|---|---|"]
     for spec in OPTIONS:
-        default = "(required)" if spec.required else _shown_default(spec)
-        lines.append(f"| `{spec.name}` | {spec.allowed} | {default} | {spec.doc} |")
+        lines.append(f"| `{spec.name}` | {spec.allowed} | {_shown_default(spec)} | {spec.doc} |")
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, To
 from spark_groupsource.planning import conflicts
 from spark_groupsource.planning.conflicts import Conflict
 from spark_groupsource.planning.shared_state import ReadByOthers
+from spark_groupsource.planning.start_position import Lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +98,21 @@ def plan_ranges(backlogs: Mapping[TopicPartition, Backlog], limit: int | None) -
 
 def next_offset(
     start: SourceOffset,
-    lineage: str,
+    own: Lineage,
     topic_ids: Mapping[str, str],
     ranges: Iterable[OffsetRange],
-    reset: Reset | None = None,
     *,
     deleted: Collection[str] = (),
-    void: Collection[TopicPartition] = (),
 ) -> SourceOffset:
     """Return the offset to log for a batch: its ranges, and the lineage's completed offsets of other partitions.
 
-    `reset` is the newest reset that the query knows. Dropped are the ends of `deleted` topics, of recreated ones (their
-    id changed), and of the partitions for which the lineage's beginning has made them `void`.
+    Dropped are the ends of `deleted` topics, of recreated ones (their id changed), and of the partitions for which the
+    lineage's beginning has made them void.
     """
     planned = tuple(ranges)
     owned = {item.partition for item in planned}
     known = dict(start.topic_ids)
-    dropped = owned | set(void if lineage != start.lineage else ())
+    dropped = owned | set(own.void if own.name != start.lineage else ())
     done = {
         partition: end
         for partition, end in start.ends().items()
@@ -122,7 +121,7 @@ def next_offset(
     }
     topics = {item.partition.topic for item in planned} | {partition.topic for partition in done}
     ids = {topic: topic_ids.get(topic) or known[topic] for topic in topics}
-    return SourceOffset.of(lineage, ids, planned, done, reset)
+    return SourceOffset.of(own.name, ids, planned, done, own.reset)
 
 
 # --- replay

@@ -25,7 +25,7 @@ partition count, and the names of the topics. They decide the start of a partiti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -200,11 +200,6 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
 def open_start(decision: StartDecision, starting: Starting) -> Start | None:
     """Return where to start after a decision that has no offset; None if the options do not name the partition."""
     return starting.of(decision.partition) if decision.basis is Basis.STARTING_POSITION else AtEdge()
-
-
-def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
-    """Return the newest of these resets, None if there is none."""
-    return max((reset for reset in resets if reset is not None), default=None)
 
 
 def was_reset(metadata: CommitMetadata | None, known: Reset | None) -> bool:

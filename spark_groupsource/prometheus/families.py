@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import accumulate
 
 
 class MetricKind(Enum):
@@ -17,24 +19,27 @@ class MetricKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
-    """The value of a histogram. `counts` has the values up to each bound, and at its end those above all bounds."""
+class Histogram:
+    """Numbers of values up to each bound, and above all of them; `total` is their sum. Replaced as a whole."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
-    total: float
+    total: float = 0.0
 
-    def __post_init__(self) -> None:
-        if len(self.counts) != len(self.bounds) + 1:
-            raise ValueError(f"{len(self.bounds)} bounds need {len(self.bounds) + 1} counts, not {len(self.counts)}")
+    @classmethod
+    def empty(cls, *bounds: float) -> Histogram:
+        """Return a histogram without values."""
+        return cls(bounds, (0,) * (len(bounds) + 1))
+
+    def plus(self, value: float) -> Histogram:
+        """Return the histogram with one more value."""
+        counts = list(self.counts)
+        counts[bisect_left(self.bounds, value)] += 1
+        return replace(self, counts=tuple(counts), total=self.total + value)
 
     def cumulated(self) -> list[tuple[float, int]]:
         """Return (upper bound, number of values up to it), the last bound being infinity."""
-        found, below = [], 0
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            below += count
-            found.append((bound, below))
-        return found
+        return list(zip((*self.bounds, float("inf")), accumulate(self.counts), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class Family:
     meaning: str
     labels: tuple[str, ...] = ()
 
-    def of(self, value: float | Distribution, *labels: str) -> Sample:
+    def of(self, value: float | Histogram, *labels: str) -> Sample:
         """Return a sample with these label values, in the order of `labels`."""
         if len(labels) != len(self.labels):
             raise ValueError(f"{self.name} has the labels {self.labels}, not {len(labels)}")
@@ -59,7 +64,7 @@ class Sample:
 
     family: Family
     labels: tuple[str, ...]
-    value: float | Distribution
+    value: float | Histogram
 
 
 def family_table(families: Sequence[Family]) -> str:

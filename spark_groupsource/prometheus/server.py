@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from itertools import groupby
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -29,7 +29,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from spark_groupsource.prometheus.families import Distribution, Family, MetricKind, Sample
+from spark_groupsource.prometheus.families import Family, Histogram, MetricKind, Sample
 
 LOG = logging.getLogger(__name__)
 
@@ -58,8 +58,7 @@ class MetricsServer:
     """
 
     def __init__(self, address: str, port: int, samples: Samples) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Samples(samples))
+        self._samples = _Samples(samples)
         self._server = _Server(address, port, self.text)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
@@ -69,7 +68,7 @@ class MetricsServer:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self._samples)
 
     def close(self) -> None:
         """Stop listening; idempotent. An answer under way may not arrive."""
@@ -93,7 +92,7 @@ class _Samples(Collector):
 def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
     made: Any = _METRICS[family.kind](family.name, _plain(family.meaning), labels=family.labels)
     for sample in samples:
-        if isinstance(sample.value, Distribution):
+        if isinstance(sample.value, Histogram):
             buckets = [("+Inf" if at == float("inf") else f"{at:g}", count) for at, count in sample.value.cumulated()]
             made.add_metric(sample.labels, buckets, sample.value.total)
         else:

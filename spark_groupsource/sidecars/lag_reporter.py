@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
@@ -17,7 +17,8 @@ from spark_groupsource.cluster.port import leaderless_reason
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.lag.model import Lag, lag_of, total, without_lag
-from spark_groupsource.membership.machine import GroupView, MemberState
+from spark_groupsource.membership.machine import MemberState
+from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 
 LOG = logging.getLogger(__name__)
@@ -28,17 +29,6 @@ _STEP_S = 0.1
 _STOP_S = 1.0
 # Seconds between two tries while there is nothing to measure yet.
 _RETRY_S = 1.0
-
-
-class MemberView(Protocol):
-    """The part of the membership thread that this module needs."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether a stop was requested."""
-
-    def view(self) -> GroupView:
-        """Return a frozen view of the member."""
 
 
 class LagThread:
@@ -52,7 +42,7 @@ class LagThread:
         interval_s: float,
         *,
         clock: Clock,
-        member: MemberView,
+        member: MembershipThread,
         requests: LagRequests,
         metrics: MetricsLog,
         pause: Callable[[float], object],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
@@ -16,10 +16,13 @@ from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import OptionError
 from spark_groupsource.executor.clients.choose import reading_path
 from spark_groupsource.membership.machine import MemberState
-from spark_groupsource.metrics import EVENTS, REBALANCE_OUTCOMES, Histogram, MetricsLog
+from spark_groupsource.metrics import EVENTS, REBALANCE_OUTCOMES, MetricsLog
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
-from spark_groupsource.prometheus.families import Distribution, Family, MetricKind, Sample
+from spark_groupsource.prometheus.families import Family, MetricKind, Sample
+
+if TYPE_CHECKING:
+    from spark_groupsource.prometheus.server import MetricsServer
 
 LOG = logging.getLogger(__name__)
 
@@ -121,18 +124,9 @@ QUERY_METRICS: tuple[Family, ...] = (
 )  # fmt: skip
 
 
-class MetricsPort(Protocol):
-    """The open port of a query."""
-
-    port: int
-
-    def close(self) -> None:
-        """Stop listening; idempotent."""
-
-
 def open_metrics_port(
     options: SourceOptions, port: int, log: MetricsLog, clock: Clock, pause: Callable[[float], object]
-) -> MetricsPort:
+) -> MetricsServer:
     """Serve the counters of a query on the port of option metricsPort.
 
     Raises `OptionError` without prometheus_client, or if the port stays in use.
@@ -172,10 +166,10 @@ def query_samples(options: SourceOptions, log: MetricsLog) -> Iterator[Sample]:
     yield _ASSIGNMENTS.of(counters["assignments"], group)
     for outcome in REBALANCE_OUTCOMES:
         yield _REBALANCES.of(counters["rebalances"].get(outcome, 0), group, outcome)
-    yield _DRAINS.of(_distribution(totals.drain_seconds), group)
+    yield _DRAINS.of(totals.drain_seconds, group)
     yield _BATCHES.of(counters["batches_completed"], group)
-    yield _BATCH_RECORDS.of(_distribution(totals.batch_records), group)
-    yield _BATCH_SECONDS.of(_distribution(totals.batch_seconds), group)
+    yield _BATCH_RECORDS.of(totals.batch_records, group)
+    yield _BATCH_SECONDS.of(totals.batch_seconds, group)
     for reader, batches in log.batches_read.items():
         yield _READ.of(batches, group, reader)
     yield _BYTES.of(log.driver_read_bytes, group)
@@ -203,7 +197,3 @@ def _lag_samples(group: str, log: MetricsLog) -> Iterator[Sample]:
             yield _LAG_SECONDS.of(behind_s, *labels)
         if safe_s is not None:
             yield _TIME_TO_LOSS.of(safe_s, *labels)
-
-
-def _distribution(histogram: Histogram) -> Distribution:
-    return Distribution(histogram.bounds, histogram.counts, histogram.total)

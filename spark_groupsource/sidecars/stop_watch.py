@@ -11,11 +11,11 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
 from spark_groupsource.membership.completion import end_process_without
 from spark_groupsource.membership.stopping import StopCause
+from spark_groupsource.membership.thread import MembershipThread
 
 LOG = logging.getLogger(__name__)
 
@@ -32,28 +32,10 @@ _DRAIN_STEP_S = 0.05
 _LOOKS = 15
 
 
-class LeavingMember(Protocol):
-    """The part of the membership thread that this module needs."""
-
-    @property
-    def left_clean(self) -> bool:
-        """Whether nothing of the member is repeated, after its end."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether an error has ended the member."""
-
-    def request_stop(self, cause: StopCause) -> None:
-        """Ask the member to leave when the batch in flight is complete."""
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the member's end. Return False if it takes longer."""
-
-
 class StopWatch:
     """Watch for requests to stop this run. `start` and `finish` on the main thread; `requested` on any."""
 
-    def __init__(self, files: StopFiles, run: Run, member: LeavingMember, interval_s: float) -> None:
+    def __init__(self, files: StopFiles, run: Run, member: MembershipThread, interval_s: float) -> None:
         self._files = files
         self._run = run
         self._member = member

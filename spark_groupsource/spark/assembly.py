@@ -23,8 +23,8 @@ from spark_groupsource.spark.executor_python import misleading_variables
 
 if TYPE_CHECKING:
     from spark_groupsource.driver.fast_lane import FastLane, Standby
+    from spark_groupsource.prometheus.server import MetricsServer
     from spark_groupsource.sidecars.lag_reporter import LagThread
-    from spark_groupsource.sidecars.metrics_port import MetricsPort
 
 LOG = logging.getLogger("spark_groupsource")
 
@@ -46,7 +46,7 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     session = Session(
         options,
         clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
-        state_folder=None if location is None else StateFolder(location),
+        state_exists=(lambda: None) if location is None else StateFolder(location).exists,
         watch=_make_stop_watch(options, member),
         # Last: nothing after it may fail, since the port stays open until the session is stopped.
         metrics_port=_open_metrics_port(options, metrics),
@@ -58,7 +58,7 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     return session, Standby(member, clock)
 
 
-def _open_metrics_port(options: SourceOptions, metrics: MetricsLog) -> MetricsPort | None:
+def _open_metrics_port(options: SourceOptions, metrics: MetricsLog) -> MetricsServer | None:
     """Return the port that serves the counters; None if that is not configured."""
     if options.metrics_port is None:
         return None
@@ -83,11 +83,11 @@ def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: 
     if not is_shown or options.metrics_lag_interval_s == 0:
         return None
     # Imported here, because most queries measure no lag.
-    from spark_groupsource.lag.measure import LibrdkafkaLagRequests  # noqa: PLC0415
+    from spark_groupsource.lag.measure import LagRequests  # noqa: PLC0415
     from spark_groupsource.sidecars.lag_reporter import LagThread  # noqa: PLC0415
 
     clock = SystemClock()
-    requests = LibrdkafkaLagRequests(options, clock, time.sleep, abandoned=lambda: member.stopping)
+    requests = LagRequests(options, clock, time.sleep, abandoned=lambda: member.stopping)
     return LagThread(
         options.metrics_lag_interval_s,
         clock=clock, member=member, requests=requests, metrics=metrics, pause=time.sleep,

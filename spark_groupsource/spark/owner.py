@@ -166,6 +166,7 @@ class _Driver:
             JvmSignals.install(self._timeout_s)
             watched.wait(self._requested, lambda: self._lock.gives_way)
             watched.drain(self._requested, lambda: self._lock.stops_at_once)
+            watched.report()
         except BaseException:
             left = {run: query for run, query in _active().items() if run not in before}
             for query in (*queries, *left.values()):

@@ -15,34 +15,32 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from spark_groupsource.assignors.notes import by_topic
 from spark_groupsource.errors import OffsetFormatError
-from spark_groupsource.model.offsets import SourceOffset, parse_offset
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition, parse_offset
 from spark_groupsource.spark.executor_python import missing_in
 from spark_groupsource.spark.notebook_table import NotebookTable, notebook_display
 
 
-def lag_by_partition(end: SourceOffset, newest: dict[str, Any]) -> dict[str, int | None]:
-    """Return the number of offsets after the batch's end, per owned partition ('topic-number').
+def lag_by_partition(end: SourceOffset, newest: dict[str, Any]) -> dict[TopicPartition, int | None]:
+    """Return the number of offsets after the batch's end, per owned partition.
 
     Before Spark 4.2 it is unknown (None): Spark reports the batch's own end as the newest offset.
     """
     if "lineage" in newest:
-        return {str(item.partition): None for item in end.ranges}
-    ends = {(tp.topic, str(tp.partition)): offset for tp, offset in end.ends().items()}
-    return {
-        f"{topic}-{number}": max(0, offset - ends.get((topic, number), offset))
-        for topic, partitions in newest.items()
-        for number, offset in partitions.items()
-    }
+        return {item.partition: None for item in end.ranges}
+    ends = end.ends()
+    lags: dict[TopicPartition, int | None] = {}
+    for topic, offsets in newest.items():
+        for number, offset in offsets.items():
+            partition = TopicPartition(topic, int(number))
+            lags[partition] = max(0, offset - ends.get(partition, offset))
+    return lags
 
 
-def short_partitions(names: Iterable[str]) -> str:
-    """Return partition names in short form: `orders[0,2,5] refunds[1]`."""
-    topics: dict[str, list[int]] = {}
-    for name in names:
-        topic, _, number = name.rpartition("-")
-        topics.setdefault(topic, []).append(int(number))
-    shown = (f"{topic}[{','.join(map(str, sorted(numbers)))}]" for topic, numbers in sorted(topics.items()))
+def short_partitions(partitions: Iterable[TopicPartition]) -> str:
+    """Return partitions in short form: `orders[0,2,5] refunds[1]`."""
+    shown = (f"{topic}[{','.join(map(str, numbers))}]" for topic, numbers in by_topic(partitions).items())
     return " ".join(shown) or "none"
 
 
@@ -56,7 +54,7 @@ class BatchFigures:
     rows: int
     rows_per_s: float
     batch_ms: int
-    lags: tuple[dict[str, int | None], ...]
+    lags: tuple[dict[TopicPartition, int | None], ...]
 
 
 def batch_figures(progress: dict[str, Any]) -> BatchFigures | None:
@@ -77,19 +75,14 @@ def batch_figures(progress: dict[str, Any]) -> BatchFigures | None:
     )  # fmt: skip
 
 
-def progress_line(progress: dict[str, Any]) -> str | None:
-    """Return the line for one of Spark's progress reports (parsed JSON); None if it has no groupkafka source."""
-    found = batch_figures(progress)
-    return None if found is None else _line(found)
-
-
-def _line(found: BatchFigures) -> str:
+def progress_line(found: BatchFigures) -> str:
+    """Return a batch as a line; sources are shown one by one."""
     parts = (f"lag={_total(lag)} partitions={short_partitions(lag)}" for lag in found.lags)
     head = f"{found.name} batch={found.batch} rows={found.rows}"
     return f"{head} rows/s={found.rows_per_s:.0f} batch_ms={found.batch_ms} {' | '.join(parts)}"
 
 
-def _total(lag: dict[str, int | None]) -> str:
+def _total(lag: dict[TopicPartition, int | None]) -> str:
     known = [number for number in lag.values() if number is not None]
     return f"{sum(known)}" if len(known) == len(lag) else "?"
 
@@ -156,7 +149,7 @@ class ProgressListener(StreamingQueryListener):
         if self._table is not None:
             self._table.progressed(found.query, found.name, table_cells(found))
         else:
-            self._show(_line(found))
+            self._show(progress_line(found))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Show nothing: an idle query would fill the screen."""

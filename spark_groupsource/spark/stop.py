@@ -123,10 +123,9 @@ def drain(query: StreamingQuery, *, timeout_s: float = TIMEOUT_S, checkpoint_loc
     `checkpoint_location` is the text of the source's option checkpointLocation. It is needed with Spark Connect, and
     for a location with parameters of pyarrow (`?endpoint_override=...`).
     """
-    check_seconds("timeout_s", timeout_s)
-    targets = [_Target(query, checkpoint_location)]
-    _drain(targets, timeout_s, EndRequest())
-    return _result(targets)
+    watched = WatchedQueries([query], timeout_s=timeout_s, idle_s=math.inf, checkpoint_location=checkpoint_location)
+    watched.drain(EndRequest())
+    return watched.result()
 
 
 def run_until_stopped(
@@ -152,6 +151,7 @@ def run_until_stopped(
     with on_end_signals(timeout_s) as requested:
         watched.wait(requested)
         watched.drain(requested)
+        watched.report()
     return watched.result()
 
 
@@ -181,9 +181,33 @@ class WatchedQueries:
                 time.sleep(_STEP_S)
 
     def drain(self, requested: EndRequest, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """Drain all, and write how each one ended. As soon as `is_hurried`, they are cancelled."""
-        _drain(self._targets, self._timeout_s, requested, is_hurried)
-        _report(self._targets)
+        """Drain all at the same time. As soon as `is_hurried`, they are cancelled."""
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            while left := [target for target in self._targets if target.end is None]:
+                for target in left:
+                    target.step(give_up=requested.hurry or is_hurried() or time.monotonic() > deadline)
+                if any(target.end is None for target in left):
+                    time.sleep(_STEP_S)
+        finally:
+            for target in self._targets:
+                target.close()
+        if requested.signalled:
+            for target in self._targets:
+                target.excuse_signal()
+
+    def report(self) -> None:
+        """Write a line for each query that has not failed, after the last lines of Spark's listeners."""
+        for target in self._targets:
+            _await_listeners(target.query)
+        for target in self._targets:
+            if target.failure is None and target.end is not None:
+                name, how = target.query.name or target.query.id, target.remark or _SHORT[target.end]
+                line = f"{name}: {target.end.name}, {how}"
+                if LOG.hasHandlers():
+                    LOG.info(line)
+                else:
+                    print(line, file=sys.stderr, flush=True)
 
     def failures(self) -> list[Exception]:
         """Return the errors with which queries have failed."""
@@ -191,7 +215,11 @@ class WatchedQueries:
 
     def result(self) -> QueryEnd:
         """Return the worst end. Raises the exception of the first query that failed."""
-        return _result(self._targets)
+        if failures := self.failures():
+            # `from None`: see QueryFailedError
+            raise _shortened(failures[0]) from None
+        ends = {target.end for target in self._targets}
+        return next(end for end in (QueryEnd.CANCELLED, QueryEnd.DRAINED, QueryEnd.FINISHED) if end in ends)
 
 
 def check_seconds(name: str, value: float) -> None:
@@ -378,48 +406,6 @@ def _go_on(targets: Sequence[_Target]) -> bool:
     return any(active) and all(
         runs or target.query.exception() is None for runs, target in zip(active, targets, strict=True)
     )
-
-
-def _drain(
-    targets: Sequence[_Target], timeout_s: float, requested: EndRequest, is_hurried: Callable[[], bool] = lambda: False
-) -> None:
-    """Drain all queries at the same time."""
-    deadline = time.monotonic() + timeout_s
-    try:
-        while left := [target for target in targets if target.end is None]:
-            for target in left:
-                target.step(give_up=requested.hurry or is_hurried() or time.monotonic() > deadline)
-            if any(target.end is None for target in left):
-                time.sleep(_STEP_S)
-    finally:
-        for target in targets:
-            target.close()
-    if requested.signalled:
-        for target in targets:
-            target.excuse_signal()
-
-
-def _result(targets: Sequence[_Target]) -> QueryEnd:
-    """Return the worst end. Raises the exception of the first query that failed."""
-    for target in targets:
-        if target.failure is not None:
-            # `from None`: see QueryFailedError
-            raise _shortened(target.failure) from None
-    ends = {target.end for target in targets}
-    return next(end for end in (QueryEnd.CANCELLED, QueryEnd.DRAINED, QueryEnd.FINISHED) if end in ends)
-
-
-def _report(targets: Sequence[_Target]) -> None:
-    """Write a line for each query that has not failed, after the last lines of Spark's listeners."""
-    for target in targets:
-        _await_listeners(target.query)
-    for target in targets:
-        if target.failure is None and target.end is not None:
-            line = f"{target.query.name or target.query.id}: {target.end.name}, {target.remark or _SHORT[target.end]}"
-            if LOG.hasHandlers():
-                LOG.info(line)
-            else:
-                print(line, file=sys.stderr, flush=True)
 
 
 def _await_listeners(query: StreamingQuery) -> None:

@@ -1,7 +1,6 @@
 """A group's life as values to draw: who owned which partition when, batches, marks and lag. Pure.
 
-All times are seconds since the epoch. A lane is a row of the picture: first one for events that have no query
-(`OUTSIDE`), then one per query, then one per partition.
+All times are seconds since the epoch. A lane is a row of the picture: one per query, then one per partition.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ from enum import Enum
 
 from spark_groupsource.model.offsets import TopicPartition
 
-# A query's name, a partition, or `OUTSIDE`.
+# A query's name, or a partition.
 Lane = str | TopicPartition
-# The lane of events that happen to the group and not to one query. No query has this name.
-OUTSIDE = ""
 
 # More elements make a browser slow: 20,000 take about 2 s to draw.
 MAX_ELEMENTS = 20_000
@@ -44,9 +41,8 @@ class MarkKind(Enum):
     ERROR = "error"
     REPLAY = "batch runs again"
     LIFE = "start or stop"
+    # In the picture of a fault run only (tests/faults): queries write no event for it.
     COMMIT = "commit of the group"
-    FAULT = "fault"
-    CLEAN_FAULT = "clean fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +71,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class EventMark:
-    """An event at one moment, or `count` of the same kind that are too near to each other.
-
-    `text` is shown when the reader points at it, `label` always.
-    """
+    """An event at one moment, or `count` of the same kind that are too near to each other."""
 
     kind: MarkKind
     lane: Lane
     at: float
     text: str
     count: int = 1
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """A stretch of time over all lanes; `is_serious` gives the colour."""
-
-    start: float
-    end: float
-    is_serious: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +103,12 @@ class Timeline:
     periods: tuple[Period, ...] = ()
     blocks: tuple[Block, ...] = ()
     marks: tuple[EventMark, ...] = ()
-    bands: tuple[Band, ...] = ()
     lag: tuple[LagPoint, ...] = ()
     joined_s: float = 0.0
 
     def lanes(self) -> tuple[Lane, ...]:
         """Return the lanes from top to bottom."""
-        outside = (OUTSIDE,) if any(mark.lane == OUTSIDE for mark in self.marks) else ()
-        return (*outside, *self.queries, *self.partitions)
+        return (*self.queries, *self.partitions)
 
     def elements(self) -> int:
         """Return the number of things to draw."""

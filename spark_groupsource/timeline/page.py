@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import accumulate
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from spark_groupsource import errors
 from spark_groupsource.errors import CommandError
 from spark_groupsource.timeline.model import (
-    OUTSIDE,
     Block,
     EventMark,
     LagPoint,
@@ -29,7 +28,7 @@ from spark_groupsource.timeline.model import (
 
 # Colours that colour-blind people can distinguish (Okabe and Ito), without the red of losses.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8c6d31", "#7f7f7f", "#b5bd00")
-_SERIOUS, _CLEAN, _INK, _PAPER, _GRID = "#c62828", "#455a64", "#1f2328", "#ffffff", "#e7ebef"
+_SERIOUS, _INK, _PAPER, _GRID = "#c62828", "#1f2328", "#ffffff", "#e7ebef"
 # Symbol, colour and size of each kind of mark.
 _MARKS: dict[MarkKind, tuple[str, str, int]] = {
     MarkKind.HANDOVER: ("triangle-right", _INK, 9),
@@ -43,14 +42,10 @@ _MARKS: dict[MarkKind, tuple[str, str, int]] = {
     MarkKind.REPLAY: ("triangle-left", "#8250df", 9),
     MarkKind.LIFE: ("line-ns-open", _INK, 11),
     MarkKind.COMMIT: ("line-ns-open", _INK, 5),
-    MarkKind.FAULT: ("triangle-down", _SERIOUS, 9),
-    MarkKind.CLEAN_FAULT: ("triangle-down", _CLEAN, 9),
 }
 # Height of a lane in pixels, for up to this many lanes.
 _LANE_PX = ((12, 34), (24, 26), (64, 18), (math.inf, 11))
 _QUERY_PX = 30
-# Labels of marks: size of a row, most rows, mean width of a character, and the width of the lanes on a small screen.
-_LABEL_PX, _LABEL_ROWS, _CHARACTER_PX, _LANES_PX = 13, 8, 5.2, 1100
 _LAG_PX, _TOP_PX, _BOTTOM_PX = 170, 120, 50
 # The page needs neither a network nor plugins. plotly shows images of its own as data: and blob: addresses.
 _POLICY = (
@@ -60,6 +55,11 @@ _POLICY = (
 
 def page_of(timeline: Timeline) -> str:
     """Return the page. Raises `CommandError` if plotly is not installed."""
+    return html_of(figure_of(timeline)[0], timeline.title)
+
+
+def figure_of(timeline: Timeline) -> tuple[Any, Rows]:
+    """Return plotly's figure, and where its lanes are. Raises `CommandError` if plotly is not installed."""
     try:
         import plotly.graph_objects as go  # noqa: PLC0415 - an extra
         from plotly.subplots import make_subplots  # noqa: PLC0415
@@ -68,15 +68,14 @@ def page_of(timeline: Timeline) -> str:
             errors.COMMAND_EXTRA_MISSING, command="timeline", package="plotly", extra="timeline"
         ) from None
     timeline = thinned(timeline)
-    labels = _placed_labels(timeline)
-    rows = _Rows(timeline.lanes(), 1 + max(labels.values(), default=0))
+    rows = Rows(timeline.lanes())
     lanes_px = max(90.0, rows.height * rows.unit_px)
     lag_px = _LAG_PX if timeline.lag else 0
     figure = make_subplots(
         rows=2 if lag_px else 1, cols=1, shared_xaxes=True,
         row_heights=[lanes_px, lag_px] if lag_px else [lanes_px], vertical_spacing=40 / (lanes_px + lag_px + 40),
     )  # fmt: skip
-    for trace in (*_bars(timeline, rows), *_marks(timeline, rows, labels)):
+    for trace in (*_bars(timeline, rows), *_marks(timeline, rows)):
         figure.add_trace(getattr(go, trace.pop("kind"))(**trace), row=1, col=1)
     for trace in _lag(timeline):
         figure.add_trace(go.Scatter(**trace), row=2, col=1)
@@ -88,30 +87,31 @@ def page_of(timeline: Timeline) -> str:
     figure.update_yaxes(_lane_axis(rows), row=1, col=1)
     if lag_px:
         figure.update_yaxes(title_text="lag, records", rangemode="tozero", gridcolor=_GRID, row=2, col=1)
+    return figure, rows
+
+
+def html_of(figure: Any, title: str) -> str:
+    """Return a figure as a page."""
     page: str = figure.to_html(
         full_html=True, include_plotlyjs=True, include_mathjax=False, config={"displaylogo": False, "responsive": True},
         div_id="timeline",
     )  # fmt: skip
-    head = (
-        f'<head><meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{_safe(timeline.title)}</title>'
-    )
+    head = f'<head><meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{_safe(title)}</title>'
     return page.replace("<head>", head, 1)
 
 
 # --- rows
 
 
-class _Rows:
+class Rows:
     """Where the lanes are: a lane's middle and height on the y axis, whose unit is the height of a partition."""
 
-    def __init__(self, lanes: Sequence[Lane], label_rows: int) -> None:
+    def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = lanes
-        self.label_rows = label_rows
         self.unit_px = next(height for most, height in _LANE_PX if len(lanes) <= most)
-        # The lanes of queries have batches, and that of faults has labels: they need their pixels among many lanes too.
+        # The lanes of queries have batches: they need their pixels among many lanes too.
         tall = max(1.0, _QUERY_PX / self.unit_px)
-        labels = max(tall, label_rows * _LABEL_PX / self.unit_px)
-        heights = [labels if lane == OUTSIDE else tall if isinstance(lane, str) else 1.0 for lane in lanes]
+        heights = [tall if isinstance(lane, str) else 1.0 for lane in lanes]
         self.height = sum(heights)
         ends = list(accumulate(heights))
         self._place = {lane: (end - height / 2, height) for lane, end, height in zip(lanes, ends, heights, strict=True)}
@@ -128,7 +128,7 @@ class _Rows:
 # --- traces
 
 
-def _bars(timeline: Timeline, rows: _Rows) -> Iterator[dict[str, Any]]:
+def _bars(timeline: Timeline, rows: Rows) -> Iterator[dict[str, Any]]:
     """Yield a trace per query and kind of period, and one per query for its batches."""
     most = max((block.records for block in timeline.blocks), default=1) or 1
     for number, query in enumerate(timeline.queries):
@@ -156,7 +156,7 @@ def _bars(timeline: Timeline, rows: _Rows) -> Iterator[dict[str, Any]]:
 
 
 def _bar_values(
-    bars: Sequence[Period | Block], texts: Sequence[str], rows: _Rows, thickness: Sequence[float]
+    bars: Sequence[Period | Block], texts: Sequence[str], rows: Rows, thickness: Sequence[float]
 ) -> dict[str, Any]:
     return {
         "y": [rows.middle(one.lane) for one in bars],
@@ -173,43 +173,7 @@ def _block_text(block: Block) -> str:
     return f"{lane}{block.query}: {batches}, {block.records:,} records"
 
 
-def _placed_labels(timeline: Timeline) -> dict[int, int]:
-    """Return the row of each mark with a label, by the mark's identity: labels in one row would cover each other."""
-    ends: list[float] = []  # of the last label in each row
-    rows = {}
-    spans = [(*_label_span(timeline, mark), id(mark)) for mark in timeline.marks if mark.label]
-    for start, end, mark in sorted(spans):
-        row = next((number for number, last in enumerate(ends) if last <= start), len(ends))
-        if row == _LABEL_ROWS:
-            row = ends.index(min(ends))
-        ends[row:] = [end, *ends[row + 1 :]]
-        rows[mark] = row
-    return rows
-
-
-def _label_span(timeline: Timeline, mark: EventMark) -> tuple[float, float]:
-    """Return from when to when a mark's label reaches, as a page on a small screen shows it."""
-    width = max(timeline.end - timeline.start, 1.0) * (_CHARACTER_PX * len(mark.label) + 16) / _LANES_PX
-    # At the right end there is room on the left only.
-    return (mark.at - width, mark.at) if mark.at + width > timeline.end else (mark.at, mark.at + width)
-
-
-def _label_place(timeline: Timeline, mark: EventMark) -> str:
-    return "middle left" if _label_span(timeline, mark)[0] < mark.at else "middle right"
-
-
-def _place(rows: _Rows, labels: Mapping[int, int], mark: EventMark) -> float:
-    """Return where a mark is on the y axis."""
-    shift = 0.0
-    if mark.label:
-        shift = (labels[id(mark)] + 0.5) / rows.label_rows - 0.5
-    elif mark.kind is MarkKind.COMMIT:
-        # At the lane's lower edge: a group commits so often that the marks would hide the batches.
-        shift = 0.36
-    return rows.middle(mark.lane) + rows.thickness(mark.lane, shift)
-
-
-def _marks(timeline: Timeline, rows: _Rows, labels: Mapping[int, int]) -> Iterator[dict[str, Any]]:
+def _marks(timeline: Timeline, rows: Rows) -> Iterator[dict[str, Any]]:
     """Yield a trace per kind of mark."""
     smaller = 2 if rows.unit_px < 20 else 0
     for kind in MarkKind:
@@ -217,12 +181,12 @@ def _marks(timeline: Timeline, rows: _Rows, labels: Mapping[int, int]) -> Iterat
         if not marks:
             continue
         symbol, colour, size = _MARKS[kind]
+        # At the lane's lower edge: a group commits so often that the marks would hide the batches.
+        shift = 0.36 if kind is MarkKind.COMMIT else 0.0
         yield {
-            "kind": "Scatter", "mode": "markers+text" if labels else "markers", "name": kind.value,
-            "x": [_time(mark.at) for mark in marks], "y": [_place(rows, labels, mark) for mark in marks],
-            "hoverinfo": "text", "hovertext": [_mark_text(mark) for mark in marks],
-            "text": [_safe(mark.label) for mark in marks], "cliponaxis": True,
-            "textposition": [_label_place(timeline, mark) for mark in marks], "textfont": {"size": 9, "color": colour},
+            "kind": "Scatter", "mode": "markers", "name": kind.value, "x": [_time(mark.at) for mark in marks],
+            "y": [rows.middle(mark.lane) + rows.thickness(mark.lane, shift) for mark in marks],
+            "hoverinfo": "text", "hovertext": [_mark_text(mark) for mark in marks], "cliponaxis": True,
             "marker": {"symbol": symbol, "color": colour, "size": size - smaller,
                        "line": {"width": 1.4, "color": colour}},
         }  # fmt: skip
@@ -271,20 +235,10 @@ def _layout(timeline: Timeline, height: float) -> dict[str, Any]:
         "font": {"family": "Verdana, DejaVu Sans, Arial, sans-serif", "size": 12, "color": _INK},
         "hoverlabel": {"align": "left", "namelength": -1},
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "yref": "paper"},
-        "shapes": list(_bands(timeline)),
     }  # fmt: skip
 
 
-def _bands(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    for band in timeline.bands:
-        yield {
-            "type": "rect", "xref": "x", "yref": "y domain", "y0": 0, "y1": 1, "layer": "below", "opacity": 0.1,
-            "x0": _time(band.start), "x1": _time(band.end), "line": {"width": 0},
-            "fillcolor": _SERIOUS if band.is_serious else _CLEAN,
-        }  # fmt: skip
-
-
-def _lane_axis(rows: _Rows) -> dict[str, Any]:
+def _lane_axis(rows: Rows) -> dict[str, Any]:
     return {
         "tickmode": "array", "tickvals": [rows.middle(lane) for lane in rows.lanes],
         "ticktext": [_lane_name(lane) for lane in rows.lanes], "range": [rows.height, 0], "showgrid": False,
@@ -293,8 +247,6 @@ def _lane_axis(rows: _Rows) -> dict[str, Any]:
 
 
 def _lane_name(lane: Lane) -> str:
-    if lane == OUTSIDE:
-        return "faults"
     return f"<b>{_safe(lane)}</b>" if isinstance(lane, str) else _safe(str(lane))
 
 

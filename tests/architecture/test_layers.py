@@ -33,8 +33,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cluster",),
     ("client", "planning", "timeline"),
     ("options",),
-    ("assignors", "checkpoint", "metrics", "prometheus"),
-    ("model",),
+    ("assignors", "checkpoint", "metrics"),
+    ("model", "prometheus"),
     ("errors",),
     ("_librdkafka", "_version", "clock", "failpoints", "redaction"),
 )
@@ -134,8 +134,8 @@ PURE = (
     "timeline/model.py",
 )
 PURE_IMPORTS = {
-    "__future__", "abc", "base64", "binascii", "collections", "dataclasses", "datetime", "enum", "fractions", "heapq",
-    "itertools", "json", "re", "spark_groupsource", "typing",
+    "__future__", "abc", "base64", "binascii", "bisect", "collections", "dataclasses", "datetime", "enum", "fractions",
+    "heapq", "itertools", "json", "re", "spark_groupsource", "typing",
 }  # fmt: skip
 PURE_NEIGHBOURS = {"assignors", "cli", "lag", "membership", "model", "options", "planning", "prometheus", "timeline"}
 PURE_OPTIONS = {"model", "offset_spec"}

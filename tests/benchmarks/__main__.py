@@ -36,6 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
@@ -58,7 +59,7 @@ from tests.benchmarks.report import OURS, PEER, Series, bare_table, compare, ser
 from tests.benchmarks.spark import Bed, spark_session
 from tests.realkafka.jars import KAFKA_VERSION, RealKafkaError, find_java
 from tests.realkafka.realkafka import RealKafka
-from tests.steps import say
+from tests.steps import begin, say
 
 
 def environment() -> dict[str, Any]:
@@ -205,7 +206,7 @@ def run(given: argparse.Namespace) -> int:
         return 0
     check_spark_version()
     # scripts/test leaves bytecode in the same archives.
-    (fix_startup if given.fix_startup else undo_startup)(archives(), say)
+    (fix_startup if given.fix_startup else undo_startup)(archives(), SimpleNamespace(print_line=say, step=begin))
     started, about = time.monotonic(), environment()
     about["master"] = "local[1] on one core" if given.busy else "local[2]"
     groups = given.case or GROUPS

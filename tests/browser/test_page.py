@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from spark_groupsource.cli.main import main
-from spark_groupsource.timeline.model import OUTSIDE, Band, EventMark, MarkKind, Period, PeriodKind, Timeline
-from spark_groupsource.timeline.page import page_of as drawn
+from spark_groupsource.timeline.model import Period, PeriodKind, Timeline
 from tests.browser.chromium import Opened, opened
+from tests.faults.draw.page import label_of
+from tests.faults.draw.page import page_of as drawn
+from tests.faults.history import Fault
 
 pytestmark = pytest.mark.usefixtures("browser")
 
@@ -160,25 +162,25 @@ def test_an_hour_of_256_partitions_and_thousands_of_batches_is_usable(tmp_path: 
 
 
 def test_labels_are_legible(tmp_path: Path) -> None:
-    """Labels of marks that are near to each other are in rows, and one at the right end is inside of the picture."""
-    names = [f"cut-at-heartbeat-request q{number} <&" for number in range(7)]
-    marks = [EventMark(MarkKind.FAULT, OUTSIDE, START + 20 + n, name, label=name) for n, name in enumerate(names)]
-    last = EventMark(MarkKind.CLEAN_FAULT, OUTSIDE, START + 299, "topic-recreated audit", label="topic-recreated audit")
+    """Labels of faults that are near to each other are in rows, and one at the right end is inside of the picture."""
+
+    def fault(number: int, kind: str, target: str, at: float, *, clean: bool = False) -> Fault:
+        return Fault(number, kind, target, START + at, START + at, START + at + 1, clean)
+
+    faults = [fault(n, "cut-at-heartbeat-request", f"q{n} <&", 20 + n) for n in range(7)]
+    faults.append(fault(7, "topic-recreated", "audit", 299, clean=True))
     owned = Period(PeriodKind.OWNED, "q1", "q1", START, START + 300, "q1 runs")
-    bands = (Band(START + 20, START + 60, is_serious=True),)
-    timeline = Timeline(
-        "a run", "", START, START + 300, ("q1",), (), periods=(owned,), marks=(*marks, last), bands=bands
-    )
+    timeline = Timeline("a run", "", START, START + 300, ("q1",), (), periods=(owned,))
     page = tmp_path / "run.html"
-    page.write_text(drawn(timeline), encoding="utf-8")
+    page.write_text(drawn(timeline, faults), encoding="utf-8")
     with opened(page) as found:
         assert lanes(found) == ["faults", "q1"]
         labels = found.page.locator(".textpoint text").all()
-        assert sorted(label.text_content() or "" for label in labels) == sorted([*names, last.label])
+        assert sorted(label.text_content() or "" for label in labels) == sorted(map(label_of, faults))
         boxes = [box for label in labels if (box := label.bounding_box())]
         assert len(boxes) == len(labels)
         for one, other in combinations(boxes, 2):
             beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
             assert beside or abs(one["y"] - other["y"]) >= 10
         assert max(box["x"] + box["width"] for box in boxes) < 1280
-        assert found.page.locator(".shapelayer path").count() == 1
+        assert found.page.locator(".shapelayer path").count() == len(faults)

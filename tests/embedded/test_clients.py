@@ -21,7 +21,6 @@ from spark_groupsource.executor.clients.choose import native_library
 from spark_groupsource.executor.clients.error_events import reading_client_settings
 from spark_groupsource.executor.clients.native import NativeClient, NativeLibrary
 from spark_groupsource.executor.clients.port import (
-    Chunk,
     EndOfPartition,
     FetchClient,
     PositionLost,
@@ -34,7 +33,8 @@ from spark_groupsource.executor.clients.rows import arrow_schema
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_task
-from spark_groupsource.lag.measure import LibrdkafkaLagRequests
+from spark_groupsource.executor.topic_ids import TopicIdRequest
+from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options
@@ -88,25 +88,25 @@ def pool_of(make: Callable[[SourceOptions], FetchClient]) -> ConsumerPool:
     )
 
 
-def chunks_of(client: FetchClient, ends: dict[TopicPartition, int], max_bytes: int = 64 * MIB) -> list[Chunk]:
+def chunks_of(client: FetchClient, ends: dict[TopicPartition, int], max_bytes: int = 64 * MIB) -> list[pa.RecordBatch]:
     """Read the partitions from their beginning until the client says that these ends are reached."""
     client.assign(dict.fromkeys(ends, 0))
-    chunks: list[Chunk] = []
+    chunks: list[pa.RecordBatch] = []
     waiting, deadline = dict(ends), time.monotonic() + WAIT_S
     while waiting:
         assert time.monotonic() < deadline, f"waited {WAIT_S} s for the ends of {waiting}"
         for item in client.receive(next(iter(waiting)), 10_000, max_bytes, 0.2):
-            if isinstance(item, Chunk):
-                item.batch.validate(full=True)
+            if isinstance(item, pa.RecordBatch):
+                item.validate(full=True)
                 chunks.append(item)
             elif isinstance(item, EndOfPartition) and item.offset >= waiting.get(item.partition, 0):
                 waiting.pop(item.partition, None)
     return chunks
 
 
-def rows_of(chunks: list[Chunk], headers: bool = False) -> list[Row]:
+def rows_of(chunks: list[pa.RecordBatch], headers: bool = False) -> list[Row]:
     """Return the rows, partition by partition; each partition's in the order in which they came."""
-    rows = pa.Table.from_batches([chunk.batch for chunk in chunks], arrow_schema(headers)).to_pylist()
+    rows = pa.Table.from_batches(chunks, arrow_schema(headers)).to_pylist()
     return sorted(rows, key=lambda row: int(row["partition"]))
 
 
@@ -163,9 +163,9 @@ def test_timestamps(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchC
     client = make(options_of(kafka))
     (chunk,) = chunks_of(client, {P0: 3})
     client.close()
-    assert chunk.batch.schema == arrow_schema(False)
-    assert chunk.batch.column("timestamp").cast(pa.int64()).to_pylist() == [stamp * 1000 for stamp in sent]
-    assert chunk.batch.column("timestampType").to_pylist() == [0, 0, 0]
+    assert chunk.schema == arrow_schema(False)
+    assert chunk.column("timestamp").cast(pa.int64()).to_pylist() == [stamp * 1000 for stamp in sent]
+    assert chunk.column("timestampType").to_pylist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -214,7 +214,7 @@ def test_a_name_that_is_no_utf8_is_an_error_in_pure_python(kafka: EmbeddedKafka,
     assert [item for item in items if isinstance(item, UnreadableHeaders)] == [
         UnreadableHeaders(P0, offset) for offset in range(2, 13)
     ]
-    found = [o for item in items if isinstance(item, Chunk) for o in item.batch.column("offset").to_pylist()]
+    found = [o for item in items if isinstance(item, pa.RecordBatch) for o in item.column("offset").to_pylist()]
     assert found == [0, 1, 13]
     assert len(read(make_python, options_of(kafka), {P0: 14})) == 14, "without includeHeaders all rows are read"
     consumer = RangeConsumer(options_of(kafka, includeHeaders="true"), make_python, 1)
@@ -260,12 +260,12 @@ def test_a_batch_that_inflates_beyond_the_clients_default_limit(
     produce_inflating(kafka, size_mb, compress)
     for make in (make_native, make_python):
         client = make(options_of(kafka))
-        assert sum(chunk.batch.num_rows for chunk in chunks_of(client, {P0: size_mb})) == size_mb
+        assert sum(chunk.num_rows for chunk in chunks_of(client, {P0: size_mb})) == size_mb
         client.close()
     cluster = LibrdkafkaCluster(options_of(kafka), SystemClock(), time.sleep)
     assert cluster.record_bytes({P0: 0}) == {P0: 1_000_000.0}
     cluster.close()
-    requests = LibrdkafkaLagRequests(options_of(kafka), SystemClock(), time.sleep)
+    requests = LagRequests(options_of(kafka), SystemClock(), time.sleep)
     (lag,) = requests.lag_inputs({P0: 0})
     requests.close()
     assert lag.next_ms == 1_700_000_000_000
@@ -307,8 +307,8 @@ def test_a_record_of_90_mb(kafka: EmbeddedKafka, make: Callable[[SourceOptions],
     client = make(options_of(kafka))
     chunks = chunks_of(client, {P0: 3})
     client.close()
-    assert [chunk.batch.num_rows for chunk in chunks] == [1, 1, 1]
-    values = [chunk.batch.column("value")[0] for chunk in chunks]
+    assert [chunk.num_rows for chunk in chunks] == [1, 1, 1]
+    values = [chunk.column("value")[0] for chunk in chunks]
     assert [len(value.as_buffer()) for value in values] == [10, size, 10]
     assert values[1].as_py() == b"1" * size
 
@@ -318,8 +318,8 @@ def test_a_run_beyond_the_bound_is_split(kafka: EmbeddedKafka, make: Callable[[S
     client = make(options_of(kafka))
     chunks = chunks_of(client, {P0: 5})
     client.close()
-    assert all(chunk.batch.nbytes <= 64 * MIB for chunk in chunks)
-    assert [offset for chunk in chunks for offset in chunk.batch.column("offset").to_pylist()] == list(range(5))
+    assert all(chunk.nbytes <= 64 * MIB for chunk in chunks)
+    assert [offset for chunk in chunks for offset in chunk.column("offset").to_pylist()] == list(range(5))
 
 
 def random_record(dice: random.Random) -> tuple[Any, ...]:
@@ -562,26 +562,21 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
     pool.borrow(options, task).close()
 
 
-def test_both_clients_report_topics_ids(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+def test_the_ids_of_topics(kafka: EmbeddedKafka) -> None:
     options = options_of(kafka)
-    client = make(options)
-    answers = [client.request_topic_ids(["orders", "nothing"], WAIT_S), client.request_topic_ids(["orders"], WAIT_S)]
+    answers = [TopicIdRequest(options, ["orders", "nothing"], WAIT_S), TopicIdRequest(options, ["orders"], WAIT_S)]
     assert answers[0].answer(WAIT_S) == {"orders": topic_id(options), "nothing": None}
     assert answers[1].answer(WAIT_S) == {"orders": topic_id(options)}
-    # One whose answer nobody takes does not hold up the end.
-    client.request_topic_ids(["orders"], 10.0)
-    client.close()
 
 
-def test_an_id_that_no_broker_reports(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
-    client = make(options_of(kafka))
-    client.request_leaders("orders", WAIT_S)
+def test_an_id_that_no_broker_reports(kafka: EmbeddedKafka) -> None:
+    options = options_of(kafka)
+    TopicIdRequest(options, ["orders"], WAIT_S).answer(WAIT_S)
     kafka.broker_down()
-    request = client.request_topic_ids(["orders"], 5.0)
+    request = TopicIdRequest(options, ["orders"], 5.0)
     assert request.answer(0.0) is None
     with pytest.raises(RequestFailed):
         assert request.answer(WAIT_S)
-    client.close()
 
 
 def test_a_task_whose_brokers_are_down_says_why(

@@ -28,9 +28,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from spark_groupsource.errors import CommandError
-from spark_groupsource.timeline.page import page_of
 from tests import checkout
 from tests.faults import history as files
+from tests.faults.draw.page import page_of
 from tests.faults.draw.picture import timeline_of
 from tests.faults.draw.report import summary, table
 from tests.faults.history import History
@@ -97,7 +97,7 @@ def judged(folder: Path) -> tuple[History, Verdict]:
 def draw(found: History, verdict: Verdict, path: Path) -> None:
     """Draw the picture of a run. Without plotly there is none, and the run counts all the same."""
     try:
-        path.write_text(page_of(timeline_of(found, verdict)), encoding="utf-8")
+        path.write_text(page_of(timeline_of(found, verdict), found.faults), encoding="utf-8")
     except CommandError as error:
         say(f"no picture: {error}")
 

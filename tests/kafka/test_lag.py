@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from spark_groupsource.cli.main import main
-from spark_groupsource.spark.progress_listener import progress_line
+from spark_groupsource.spark.progress_listener import batch_figures, progress_line
 from tests.realkafka.realkafka import RealKafka
 from tests.realkafka.security import allow
 
@@ -352,9 +352,9 @@ def test_sparks_progress_reports_the_newest_offsets(
         (source,) = report["sources"]
         latest = source["latestOffset"]
         assert (json.loads(latest) if isinstance(latest, str) else latest) == newest
-        line = progress_line(report)
-        assert line is not None
-        assert f" lag={30 - 10 * number} partitions={topic}[0,1]" in line
+        found = batch_figures(report)
+        assert found is not None
+        assert f" lag={30 - 10 * number} partitions={topic}[0,1]" in progress_line(found)
     ranges = [source[name]["topics"][topic]["ranges"] for name in ("startOffset", "endOffset")]
     assert ranges == [{"0": [10, 15], "1": [10, 15]}, {"0": [15, 20], "1": [15, 20]}]
     query.stop()

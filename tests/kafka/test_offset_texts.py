@@ -8,7 +8,7 @@ import pytest
 from kafka import KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as WriterPartition
 
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.membership.backends.choose import group_client
 from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
@@ -45,7 +45,7 @@ def read_again_and_again(parsed: SourceOptions, wanted: dict[TopicPartition, Gro
             assert member.fetch_offsets(list(wanted), 30.0) == wanted
     finally:
         member.close()
-    admin = LibrdkafkaGroupAdmin(parsed, SystemClock(), time.sleep)
+    admin = GroupAdmin(parsed, SystemClock(), time.sleep)
     for _ in range(READS):
         assert admin.group_offsets() == wanted
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.arguments import Connection, client_options
 from spark_groupsource.cli.main import main
 from spark_groupsource.clock import SystemClock
@@ -211,7 +211,7 @@ def test_m28_refused_while_the_group_has_members(
 
     # A member that joins after the command has looked: the coordinator itself refuses.
     connection = Connection(scene.options["kafka.bootstrap.servers"], scene.group)
-    admin = LibrdkafkaGroupAdmin(client_options(connection), SystemClock(), time.sleep)
+    admin = GroupAdmin(client_options(connection), SystemClock(), time.sleep)
     with pytest.raises(CommandError, match="GROUP_HAS_MEMBERS"):
         admin.commit([CommitItem(TopicPartition(scene.topic, 0), 0, "")])
     assert scene.client.committed(scene.group) == {(scene.topic, 0): 5}

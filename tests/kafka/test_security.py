@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
 from pyspark.sql import SparkSession
 
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.client.settings import base_settings
 from spark_groupsource.clock import SystemClock
@@ -201,8 +201,8 @@ def _cluster(options: SourceOptions) -> LibrdkafkaCluster:
     return LibrdkafkaCluster(options, SystemClock(), time.sleep)
 
 
-def _admin(options: SourceOptions) -> LibrdkafkaGroupAdmin:
-    return LibrdkafkaGroupAdmin(options, SystemClock(), time.sleep)
+def _admin(options: SourceOptions) -> GroupAdmin:
+    return GroupAdmin(options, SystemClock(), time.sleep)
 
 
 def _matching(options: SourceOptions) -> None:

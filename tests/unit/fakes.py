@@ -476,9 +476,10 @@ def range_consumer(
 
     def make(options: SourceOptions) -> PythonClient:
         settings = reading_client_settings(options, 8 * 1024 * 1024)
-        return PythonClient(options, settings, consumer, admins=AdminClients(lambda *_: cast("AdminClient", client)))
+        return PythonClient(options, settings, consumer)
 
-    return RangeConsumer(options, make, partitions, max_bytes, client.clock, bulk=bulk, apart=apart)
+    admins = AdminClients(lambda *_: cast("AdminClient", client))
+    return RangeConsumer(options, make, partitions, max_bytes, client.clock, bulk=bulk, apart=apart, admins=admins)
 
 
 class FakeCluster:
@@ -501,11 +502,9 @@ class FakeCluster:
         # What brokers tell of the session of a KIP-848 group, and which groups it was asked of.
         self.session_s: float | None = None
         self.session_asked: list[str] = []
-        # What the coordinator has assigned to members, by their topics' ids now.
-        self.assignments: dict[str, frozenset[TopicPartition]] = {}
         self.unavailable_coordinator: GroupKafkaError | None = None
-        # The members of any group.
-        self.group_members: frozenset[str] | None = frozenset()
+        # The members of any group, and what the coordinator has assigned to them, by their topics' ids now.
+        self.group_members: dict[str, frozenset[TopicPartition]] | None = {}
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
         if subscription.pattern is None:
@@ -540,12 +539,9 @@ class FakeCluster:
         held = self.groups.get(group, {})
         return {partition: held[partition] for partition in partitions if partition in held}
 
-    def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
+    def members(self, group: str, *, once: bool = False) -> dict[str, frozenset[TopicPartition]] | None:
         if once and self.unavailable_coordinator is not None:
             raise self.unavailable_coordinator
-        return self.assignments.get(member_id)
-
-    def members(self, group: str) -> frozenset[str] | None:
         return self.group_members
 
     def group_session_s(self, group: str) -> float | None:

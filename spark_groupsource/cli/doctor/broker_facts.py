@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.client.ending import on_own_thread
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
 from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, few_records_settings, outsider_settings
@@ -60,33 +60,8 @@ _RIGHTS_OF_ERRORS = {
 }
 
 
-class ClusterFacts(Protocol):
-    """Requests of `doctor` to a cluster."""
-
-    def brokers(self) -> tuple[str, ...]:
-        """Return the brokers as `host:port (id)`. Raises an error if none can be reached."""
-
-    def requests(self) -> Mapping[str, int]:
-        """Return the request types of the brokers, each with its newest version; empty if no whole list was logged."""
-
-    def topic(self, name: str) -> Rights:
-        """Return the rights on a topic; without operations if the client may not even describe it."""
-
-    def group(self) -> Rights:
-        """Return the rights on the group."""
-
-    def group_topics(self) -> tuple[str, ...]:
-        """Return the topics for which the group has committed offsets."""
-
-    def newest_record_ms(self, topic: str, partitions: int) -> int | None:
-        """Return the time (ms) of a topic's newest record; None if there is none, or it cannot be read."""
-
-    def compressions(self, topic: str, partitions: int) -> frozenset[str]:
-        """Return how the newest batches of a topic are compressed; empty if there are none, or they cannot be read."""
-
-
-class LibrdkafkaFacts:
-    """A `ClusterFacts` on confluent-kafka's AdminClient."""
+class ClusterFacts:
+    """Requests of `doctor` to a cluster, on confluent-kafka's clients."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -94,12 +69,15 @@ class LibrdkafkaFacts:
         self._client: AdminClient = admin_client(options, self._transport)
 
     def brokers(self) -> tuple[str, ...]:
-        """See `ClusterFacts`."""
-        answer = self._ask("DescribeCluster", self._client.describe_cluster(request_timeout=CONTACT_TIMEOUT_S))
+        """Return the brokers as `host:port (id)`. Raises an error if none can be reached."""
+        try:
+            answer = self._ask(self._client.describe_cluster(request_timeout=CONTACT_TIMEOUT_S))
+        except KafkaException as error:
+            raise self._mapped(error, "DescribeCluster") from None
         return tuple(sorted(f"{node.host}:{node.port} ({node.id})" for node in answer.nodes))
 
     def requests(self) -> Mapping[str, int]:
-        """See `ClusterFacts`."""
+        """Return the request types of the brokers, each with its newest version; empty if no whole list was logged."""
         logger = logging.Logger("spark_groupsource.doctor", logging.DEBUG)
         request_log = RequestLog()
         logger.addHandler(request_log)
@@ -112,46 +90,40 @@ class LibrdkafkaFacts:
         return request_log.requests if request_log.is_complete() else {}
 
     def topic(self, name: str) -> Rights:
-        """See `ClusterFacts`."""
+        """Return the rights on a topic; without operations if the client may not even describe it."""
         wanted = TopicCollection([name])
         try:
             future = self._client.describe_topics(
                 wanted, include_authorized_operations=True, request_timeout=CONTACT_TIMEOUT_S
             )[name]
-            answer = self._ask("DescribeTopics", future, mapped=False)
+            answer = self._ask(future)
         except KafkaException as error:
-            rights = _RIGHTS_OF_ERRORS.get(kafka_error(error).code())
-            if rights is None:
-                raise self._mapped(error, "DescribeTopics") from None
-            return rights
+            return self._rights_of(error, "DescribeTopics")
         return Rights(_operations(answer.authorized_operations), len(answer.partitions))
 
     def group(self) -> Rights:
-        """See `ClusterFacts`."""
+        """Return the rights on the group."""
         try:
             answer = self._group_admin().ask_description(with_rights=True)
         except KafkaException as error:
-            rights = _RIGHTS_OF_ERRORS.get(kafka_error(error).code())
-            if rights is None:
-                raise self._mapped(error, "DescribeGroups") from None
-            return rights
+            return self._rights_of(error, "DescribeGroups")
         operations = _operations(answer.authorized_operations)
         return Rights(operations, exists=str(answer.state.name) != "DEAD" or bool(operations))
 
     def group_topics(self) -> tuple[str, ...]:
-        """See `ClusterFacts`."""
+        """Return the topics for which the group has committed offsets."""
         return tuple(sorted({partition.topic for partition in self._group_admin().group_offsets()}))
 
-    def _group_admin(self) -> LibrdkafkaGroupAdmin:
-        return LibrdkafkaGroupAdmin(self._options, SystemClock(), time.sleep)
+    def _group_admin(self) -> GroupAdmin:
+        return GroupAdmin(self._options, SystemClock(), time.sleep)
 
     def newest_record_ms(self, topic: str, partitions: int) -> int | None:
-        """See `ClusterFacts`."""
+        """Return the time (ms) of a topic's newest record; None if there is none, or it cannot be read."""
         wanted = {ClientPartition(topic, number): _NEWEST for number in range(partitions)}
         newest: list[int] = []
         try:
             for future in self._client.list_offsets(wanted, request_timeout=CONTACT_TIMEOUT_S).values():
-                answer = self._ask("ListOffsets", future, mapped=False)
+                answer = self._ask(future)
                 newest += [answer.timestamp] if answer.timestamp > 0 else []
         except KafkaException:
             # Brokers before 3.0 do not support the request; a missing right on the topic is reported elsewhere.
@@ -159,7 +131,10 @@ class LibrdkafkaFacts:
         return max(newest, default=None)
 
     def compressions(self, topic: str, partitions: int) -> frozenset[str]:
-        """See `ClusterFacts`. Reads the last record of some partitions."""
+        """Return how the newest batches of a topic are compressed; empty if there are none, or they cannot be read.
+
+        Reads the last record of some partitions.
+        """
         logger, batches = logging.Logger("spark_groupsource.doctor", logging.DEBUG), CompressionLog()
         logger.addHandler(batches)
         settings = few_records_settings(self._options, "doctor") | {"logger": logger, "debug": "msg", "log_level": 7}
@@ -179,13 +154,15 @@ class LibrdkafkaFacts:
             on_own_thread(consumer.close)
         return frozenset(batches.compressions)
 
-    def _ask(self, request: str, future: Future[Any], *, mapped: bool = True) -> Any:
-        try:
-            return answer_of(self._client, future, self._transport)
-        except KafkaException as error:
-            if mapped:
-                raise self._mapped(error, request) from None
-            raise
+    def _ask(self, future: Future[Any]) -> Any:
+        return answer_of(self._client, future, self._transport)
+
+    def _rights_of(self, error: KafkaException, request: str) -> Rights:
+        """Return the rights that an error shows. Raises an error of the catalogue for any other one."""
+        rights = _RIGHTS_OF_ERRORS.get(kafka_error(error).code())
+        if rights is None:
+            raise self._mapped(error, request) from None
+        return rights
 
     def _mapped(self, error: KafkaException, request: str) -> Exception:
         self._client.poll(0)

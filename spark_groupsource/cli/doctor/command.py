@@ -20,8 +20,7 @@ from spark_groupsource.checkpoint.log import SparkCheckpoint, open_location, rea
 from spark_groupsource.cli.arguments import DoctorCommand
 from spark_groupsource.cli.doctor.broker_facts import ClusterFacts, Rights
 from spark_groupsource.cli.doctor.machine_facts import SCRIPT
-from spark_groupsource.cli.output import PrintLine
-from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.cli.output import Output
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.model.offsets import parse_offset
@@ -373,11 +372,11 @@ class Doctor:
     facts_here: Callable[[], Mapping[str, Any]]
     probe_executors: Callable[[str, str, Iterable[str]], ExecutorFacts]
     clock: Clock
-    step: PrintLine = ignore_step
+    output: Output
 
     def findings(self) -> Iterator[Finding]:
         """Return all findings, one after the other."""
-        self.step("reading the versions of this Python")
+        self.output.step("reading the versions of this Python")
         try:
             here = self.facts_here()
         except (OSError, ValueError) as error:
@@ -385,19 +384,19 @@ class Doctor:
         yield from of_machine("here", here)
         yield from self._of_cluster()
         if self.command.checkpoint is not None:
-            self.step(f"reading the checkpoint {shown_location(self.command.checkpoint)}")
+            self.output.step(f"reading the checkpoint {shown_location(self.command.checkpoint)}")
             yield of_checkpoint(self.command.checkpoint)
         if self.command.master is None:
             yield Finding("executors", Verdict.SKIPPED, "use --master to check executors and Spark's settings")
             return
-        self.step(f"starting an application on {self.command.master}, and asking its executors")
+        self.output.step(f"starting an application on {self.command.master}, and asking its executors")
         try:
             yield from of_executors(self.probe_executors(self.command.master, SCRIPT, SETTINGS), here)
         except Exception as error:  # noqa: BLE001 - whatever Spark raises, the other findings count
             yield _of_failed_probe(error)
 
     def _of_cluster(self) -> Iterator[Finding]:
-        self.step("asking the brokers")
+        self.output.step("asking the brokers")
         try:
             cluster = self.cluster()
             brokers = cluster.brokers()
@@ -418,7 +417,7 @@ class Doctor:
             yield from self._of_topic(cluster, topic)
 
     def _of_topic(self, cluster: ClusterFacts, topic: str) -> Iterator[Finding]:
-        self.step(f"checking topic {topic}")
+        self.output.step(f"checking topic {topic}")
         try:
             rights = cluster.topic(topic)
         except GroupKafkaError as error:
@@ -441,20 +440,20 @@ def _of_failed_probe(error: Exception) -> Finding:
     )  # fmt: skip
 
 
-def report_doctor(doctor: Doctor, print_line: PrintLine) -> int:
+def report_doctor(doctor: Doctor) -> int:
     """Print the findings and return the number of wrong ones."""
     findings: Sequence[Finding] = []
     if doctor.command.as_json:
         findings = list(doctor.findings())
         wrong = sum(finding.verdict is Verdict.WRONG for finding in findings)
         rows = [asdict(finding) | {"verdict": finding.verdict.value} for finding in findings]
-        print_line(json.dumps({"wrong": wrong, "findings": rows}, sort_keys=True))
+        doctor.output.print_line(json.dumps({"wrong": wrong, "findings": rows}, sort_keys=True))
         return wrong
     wrong = 0
     for finding in doctor.findings():
-        print_line(f"{finding.verdict.value:<8} {finding.check:<12} {finding.text}")
+        doctor.output.print_line(f"{finding.verdict.value:<8} {finding.check:<12} {finding.text}")
         if finding.cure:
-            print_line(f"{'':<8} {'':<12} -> {finding.cure}")
+            doctor.output.print_line(f"{'':<8} {'':<12} -> {finding.cure}")
         wrong += finding.verdict is Verdict.WRONG
-    print_line(f"{wrong} wrong" if wrong else "no problem found")
+    doctor.output.print_line(f"{wrong} wrong" if wrong else "no problem found")
     return wrong

@@ -28,8 +28,7 @@ from importlib import metadata
 from pathlib import Path
 
 from spark_groupsource import errors
-from spark_groupsource.cli.output import PrintLine
-from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.cli.output import Output
 from spark_groupsource.errors import CommandError
 
 # A module that Spark runs in the process that plans a query's batches.
@@ -62,20 +61,20 @@ def archives() -> list[Path]:
     return found
 
 
-def fix_startup(paths: Sequence[Path], print_line: PrintLine, step: PrintLine = ignore_step) -> None:
+def fix_startup(paths: Sequence[Path], output: Output) -> None:
     """Add bytecode of this Python to the archives that have none, show the time that it saves, and how to undo it.
 
     Raises `CommandError` if PySpark's version is not the archive's, or if an archive cannot be imported or written;
     nothing is changed then.
     """
     with _alone(paths):
-        _fix(paths, print_line, step)
+        _fix(paths, output)
 
 
-def undo_startup(paths: Sequence[Path], print_line: PrintLine) -> None:
+def undo_startup(paths: Sequence[Path], output: Output) -> None:
     """Put the original archives back. Raises `CommandError` if one was replaced since, or cannot be written."""
     with _alone(paths):
-        _undo(paths, print_line)
+        _undo(paths, output)
 
 
 @contextlib.contextmanager
@@ -90,58 +89,58 @@ def _alone(paths: Sequence[Path]) -> Iterator[None]:
         os.close(folder)
 
 
-def _fix(paths: Sequence[Path], print_line: PrintLine, step: PrintLine) -> None:
+def _fix(paths: Sequence[Path], output: Output) -> None:
     _check_version(paths[0])
     plain = []
     for path in paths:
         if _mark_of(path) == _mark(_digest(_original_of(path))):
-            print_line(f"{path}: has the bytecode of Python {platform.python_version()} already")
+            output.print_line(f"{path}: has the bytecode of Python {platform.python_version()} already")
         else:
             plain.append(path)
     if not plain:
         return
-    step(f"measuring the import of {_RUNNER}")
+    output.step(f"measuring the import of {_RUNNER}")
     before_s = _import_s(paths)
     for path in plain:
-        step(f"compiling the modules of {path}")
+        output.step(f"compiling the modules of {path}")
         is_fixed = _mark_of(path) is not None
         try:
             count = _add_bytecode(path)
         except OSError as error:
             raise _not_writable(path, error) from error
-        print_line(f"{path}: bytecode of {count} modules added for Python {platform.python_version()}")
+        output.print_line(f"{path}: bytecode of {count} modules added for Python {platform.python_version()}")
         if is_fixed:
-            print_line(_RESTART)
-    step(f"measuring the import of {_RUNNER} again")
+            output.print_line(_RESTART)
+    output.step(f"measuring the import of {_RUNNER} again")
     try:
         now_s = _import_s(paths)
     except CommandError:
-        _undo(plain, print_line)
+        _undo(plain, output)
         raise
-    print_line(f"import of {_RUNNER}: {before_s:.2f} s before, {now_s:.2f} s now")
-    print_line("Python processes that Spark starts from now on use it. To undo: doctor --fix-startup --undo")
+    output.print_line(f"import of {_RUNNER}: {before_s:.2f} s before, {now_s:.2f} s now")
+    output.print_line("Python processes that Spark starts from now on use it. To undo: doctor --fix-startup --undo")
 
 
-def _undo(paths: Sequence[Path], print_line: PrintLine) -> None:
+def _undo(paths: Sequence[Path], output: Output) -> None:
     for path in paths:
         original = _original_of(path)
         if original == path:
-            print_line(f"{path}: nothing to undo")
+            output.print_line(f"{path}: nothing to undo")
             continue
         if _mark_of(path) is not None:
             try:
                 original.replace(path)
             except OSError as error:
                 raise _not_writable(path, error) from error
-            print_line(f"{path}: the original is back")
-            print_line(_RESTART)
+            output.print_line(f"{path}: the original is back")
+            output.print_line(_RESTART)
         else:
             # An installation of another PySpark has replaced the archive; its original is what it is.
             try:
                 original.unlink()
             except OSError as error:
                 raise _not_writable(original, error) from error
-            print_line(f"{path}: was replaced since, and is left as it is")
+            output.print_line(f"{path}: was replaced since, and is left as it is")
 
 
 def _original_of(path: Path) -> Path:

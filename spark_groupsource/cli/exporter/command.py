@@ -7,12 +7,12 @@ from collections.abc import Callable
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import ExporterCommand
 from spark_groupsource.cli.exporter.rounds import Exporter
-from spark_groupsource.cli.output import PrintLine
+from spark_groupsource.cli.output import Output
 from spark_groupsource.errors import CommandError
 
 
 def serve_metrics(
-    command: ExporterCommand, exporter: Exporter, print_line: PrintLine, pause: Callable[[float], object]
+    command: ExporterCommand, exporter: Exporter, output: Output, pause: Callable[[float], object]
 ) -> None:
     """Listen, then measure round after round. Ends only by an exception.
 
@@ -32,7 +32,7 @@ def serve_metrics(
         ) from None
     try:
         host = f"[{command.address}]" if ":" in command.address else command.address
-        print_line(f"metrics at http://{host}:{server.port}/metrics")
+        output.print_line(f"metrics at http://{host}:{server.port}/metrics")
         while True:
             exporter.round()
             pause(command.interval_s)

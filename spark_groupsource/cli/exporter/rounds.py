@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from spark_groupsource import errors
 from spark_groupsource.cli.exporter.samples import GroupReading, group_samples, log_samples, status_samples
-from spark_groupsource.cli.group.view import GroupDescription
-from spark_groupsource.cli.output import PrintLine
-from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.cli.group.describe import PlainGroups
+from spark_groupsource.cli.output import Output
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import CommandError, GroupKafkaError, KafkaUnavailableError, OptionError
 from spark_groupsource.lag.measure import LagRequests
@@ -31,16 +30,6 @@ T = TypeVar("T")
 GROUP_S = 30.0
 # What is measured beside the groups, in warnings.
 _CLUSTER, _LIST = "the cluster", "the list of groups"
-
-
-class GroupsPort(Protocol):
-    """Requests of the exporter for groups. Errors are those of the catalogue, and every wait has a limit."""
-
-    def names(self) -> list[str]:
-        """Return all consumer groups that the client may describe."""
-
-    def describe(self, group: str) -> GroupDescription | None:
-        """Return the group; None if it does not exist, or the broker cannot describe groups (embedded)."""
 
 
 class TimeLimit:
@@ -80,11 +69,10 @@ class Exporter:
         pattern: str | None,
         *,
         requests: LagRequests,
-        groups: GroupsPort,
+        groups: PlainGroups,
         clock: Clock,
         limit: TimeLimit,
-        warn: PrintLine,
-        step: PrintLine = ignore_step,
+        output: Output,
     ) -> None:
         self._cluster = cluster
         self._named = tuple(named)
@@ -93,8 +81,7 @@ class Exporter:
         self._groups = groups
         self._clock = clock
         self._limit = limit
-        self._warn = warn
-        self._step = step
+        self._output = output
         # The matching groups of the last list. A list that fails leaves them: one broker may be away.
         self._matching: tuple[str, ...] = ()
         # None: the group could not be measured.
@@ -120,7 +107,7 @@ class Exporter:
         """Measure all groups once. Raises `OptionError` if the client refuses a setting; logs all other errors."""
         begun_s = self._clock.monotonic_s()
         # Until the first round is over, some groups have no metrics.
-        step = self._step if self._round_s is None else ignore_step
+        step = self._output.step if self._round_s is None else lambda _: None
         step("reading the list of topics and groups")
         topics = self._attempt(_CLUSTER, self._requests.topics)
         if topics is not None and self._matches is not None:
@@ -159,7 +146,7 @@ class Exporter:
             self._failed(what, error)
         else:
             if self._trouble.pop(what, None) is not None:
-                self._warn(f"{what} is measured again")
+                self._output.warn(f"{what} is measured again")
             return answer
         return None
 
@@ -169,7 +156,7 @@ class Exporter:
         kind = error.condition.id if isinstance(error, GroupKafkaError) else text
         if self._trouble.get(what) != kind:
             self._trouble[what] = kind
-            self._warn(f"{what} is not measured: {text}")
+            self._output.warn(f"{what} is not measured: {text}")
 
     def _measure(self, group: str, topics: Mapping[str, int]) -> _Measured:
         """Measure one group: 1. members, 2. its offsets on all topics, 3. the lag inputs of the topics that it reads.

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.group.member_data import decoded
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError
@@ -38,45 +38,19 @@ _STATES: dict[object, str] = {
 _SECOND_CLIENT = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
 
 
-class DescriberPort(Protocol):
-    """Requests of the command for a group. Errors are those of the catalogue, and every wait has a limit."""
-
-    def describe_group(self) -> GroupDescription | None:
-        """Return the group as its coordinator describes it; None if it does not exist."""
-
-    def close(self) -> None:
-        """Free the clients; idempotent."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawMember:
-    """A member of a classic group, undecoded."""
-
-    member: DescribedMember
-    subscription: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RawGroup:
-    """A classic group as DescribeGroups returns it."""
-
-    state: str
-    protocol_type: str
-    strategy: str
-    members: tuple[RawMember, ...]
-
-
 class GroupDescriber:
-    """A `DescriberPort` on confluent-kafka, and on kafka-python for the members' bytes."""
+    """Requests of the command for a group, to confluent-kafka, and to kafka-python for the members' bytes.
 
-    def __init__(self, admin: LibrdkafkaGroupAdmin, group: str, raw: RawGroups) -> None:
+    Errors are those of the catalogue, and every wait has a limit.
+    """
+
+    def __init__(self, admin: GroupAdmin, group: str, raw: RawGroups) -> None:
         self._admin = admin
         self._group = group
         self._raw = raw
 
     def describe_group(self) -> GroupDescription | None:
-        """See `DescriberPort`."""
+        """Return the group as its coordinator describes it; None if it does not exist."""
         try:
             answer = _described(self._admin, self._group)
         except CommandError as error:
@@ -97,24 +71,16 @@ class GroupDescriber:
         return description if is_silent else replace(description, notes=(why,))
 
     def close(self) -> None:
-        """See `DescriberPort`."""
+        """Free the clients; idempotent."""
         self._raw.close()
 
     def _of_others(self, reason: str) -> GroupDescription:
         """Return a classic group whose members are not consumers; confluent-kafka does not describe it."""
         raw, why = self._raw.read_group(self._group)
-        if raw is None:
-            return GroupDescription(self._group, protocol="classic", notes=(reason, why))
-        return GroupDescription(
-            self._group, raw.state, "classic", raw.protocol_type, raw.strategy,
-            members=tuple(
-                replace(one.member, data=decoded(raw.protocol_type, one.subscription, one.assignment))
-                for one in raw.members
-            ),
-        )  # fmt: skip
+        return GroupDescription(self._group, protocol="classic", notes=(reason, why)) if raw is None else raw
 
 
-def _described(admin: LibrdkafkaGroupAdmin, group: str) -> ConsumerGroupDescription | None:
+def _described(admin: GroupAdmin, group: str) -> ConsumerGroupDescription | None:
     """Return the group as its coordinator describes it; None if it does not exist."""
     try:
         answer = admin.described()
@@ -129,7 +95,7 @@ def _described(admin: LibrdkafkaGroupAdmin, group: str) -> ConsumerGroupDescript
 class PlainGroups:
     """Describes any groups of consumers on one client, without the data that members report to each other."""
 
-    def __init__(self, admin: LibrdkafkaGroupAdmin) -> None:
+    def __init__(self, admin: GroupAdmin) -> None:
         self._admin = admin
 
     def names(self) -> list[str]:
@@ -147,7 +113,7 @@ class PlainGroups:
         return None if answer is None else description_of(answer)
 
 
-def live_members(admin: LibrdkafkaGroupAdmin) -> tuple[DescribedMember, ...]:
+def live_members(admin: GroupAdmin) -> tuple[DescribedMember, ...]:
     """Return the group's members, without the data that they report to each other.
 
     Empty if the group does not exist, if its members are not consumers, or if the broker cannot describe it (embedded).
@@ -187,15 +153,11 @@ def description_of(answer: ConsumerGroupDescription) -> GroupDescription:
     )  # fmt: skip
 
 
-def with_data(description: GroupDescription, raw: RawGroup) -> GroupDescription:
+def with_data(description: GroupDescription, raw: GroupDescription) -> GroupDescription:
     """Add the members' data to a description; members that joined between the two requests have none yet."""
-    found = {one.member.member_id: one for one in raw.members}
-    members = []
-    for member in description.members:
-        one = found.get(member.member_id)
-        data = None if one is None else decoded(raw.protocol_type, one.subscription, one.assignment)
-        members.append(replace(member, data=data))
-    return replace(description, protocol_type=raw.protocol_type, members=tuple(members))
+    found = {member.member_id: member.data for member in raw.members}
+    members = tuple(replace(member, data=found.get(member.member_id)) for member in description.members)
+    return replace(description, protocol_type=raw.protocol_type, members=members)
 
 
 def _partitions(assignment: Any) -> frozenset[TopicPartition]:
@@ -216,7 +178,7 @@ class RawGroups:
         # Why the client cannot be created. No second attempt: a client that does not connect leaves a thread behind.
         self._hopeless = ""
 
-    def read_group(self, group: str) -> tuple[RawGroup | None, str]:
+    def read_group(self, group: str) -> tuple[GroupDescription | None, str]:
         """Return the group, or None and the reason for the user."""
         if self._client is None and not self._hopeless:
             try:
@@ -267,17 +229,19 @@ def kafka_python_client(options: SourceOptions) -> Any:
     return UndecodedAdmin(**(admin_settings(options) | _SECOND_CLIENT))
 
 
-def raw_group(answer: Any) -> RawGroup:
-    """Convert one group of kafka-python's DescribeGroupsResponse."""
+def raw_group(answer: Any) -> GroupDescription:
+    """Convert one group of kafka-python's DescribeGroupsResponse, without what only consumers have."""
     members = [
-        RawMember(
-            DescribedMember(one.member_id, one.client_id, one.client_host.lstrip("/"), one.group_instance_id),
-            bytes(one.member_metadata or b""),
-            bytes(one.member_assignment or b""),
+        DescribedMember(
+            one.member_id, one.client_id, one.client_host.lstrip("/"), one.group_instance_id,
+            data=decoded(answer.protocol_type, bytes(one.member_metadata or b""), bytes(one.member_assignment or b"")),
         )
         for one in sorted(answer.members, key=lambda one: (one.client_id, one.member_id))
-    ]
-    return RawGroup(answer.group_state, answer.protocol_type, answer.protocol_data, tuple(members))
+    ]  # fmt: skip
+    return GroupDescription(
+        answer.group_id, answer.group_state, "classic", answer.protocol_type, answer.protocol_data,
+        members=tuple(members),
+    )  # fmt: skip
 
 
 def _trouble(error: object) -> str:

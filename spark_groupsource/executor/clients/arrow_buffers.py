@@ -13,9 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from spark_groupsource.executor.clients.port import Chunk
 from spark_groupsource.executor.clients.rows import arrow_schema
-from spark_groupsource.model.offsets import TopicPartition
 
 T = TypeVar("T", str, int)
 
@@ -48,10 +46,9 @@ class ConstantColumns:
         return _cut(self._numbers, _NUMBERS_MAX, number, rows, _same_number)
 
 
-def chunk_of(run: tuple[Any, ...], constants: ConstantColumns) -> Chunk:
+def run_rows(run: tuple[Any, ...], constants: ConstantColumns) -> pa.RecordBatch:
     """Return the rows of a run, a tuple as `_gather.gather` returns it."""
     _, topic, number, rows, keys, values, offsets, timestamps, types, headers = run
-    partition = TopicPartition(topic, number)
     arrays = [
         _binary(pa.binary(), rows, keys),
         _binary(pa.binary(), rows, values),
@@ -63,7 +60,7 @@ def chunk_of(run: tuple[Any, ...], constants: ConstantColumns) -> Chunk:
     ]
     if headers is not None:
         arrays.append(_headers(rows, *headers))
-    return Chunk(partition, pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(headers is not None)))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(headers is not None))
 
 
 def _cut(known: dict[T, pa.Array], most: int, value: T, rows: int, make: Callable[[T, int], pa.Array]) -> pa.Array:

@@ -14,7 +14,6 @@ from spark_groupsource.executor.clients.port import (
     Damaged,
     EndOfPartition,
     FetchedItem,
-    IdentityRefused,
     PositionLost,
     RequestFailed,
     TopicDenied,
@@ -91,10 +90,8 @@ def _number(settings: Mapping[str, Any], name: str, default: int) -> int:
 
 def trouble(transport: LastTransportError, fallback: str = "") -> FetchedItem | None:
     """Return the known reason why nothing arrives, None if there is none."""
-    text = transport.reason_or(fallback)
-    if not text:
-        return None
-    return IdentityRefused(text) if transport.authentication_failed else Trouble(text)
+    text = transport.text or fallback
+    return Trouble(text, refused=transport.authentication_failed) if text else None
 
 
 def item_of(

@@ -18,10 +18,9 @@ from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.client.settings import creating_client
 from spark_groupsource.client.tokens import SETTING as TOKENS
 from spark_groupsource.client.tokens import TokenKeeper
-from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, chunk_of
+from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, run_rows
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
-from spark_groupsource.executor.clients.port import FetchedItem, ImpossibleTimestamp, RequestFailed, TopicIdRequest
-from spark_groupsource.executor.topic_ids import AdminTopicIdRequest
+from spark_groupsource.executor.clients.port import FetchedItem, ImpossibleTimestamp, RequestFailed
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -152,7 +151,6 @@ class NativeClient:
 
     def __init__(self, options: SourceOptions, settings: Mapping[str, Any], library: NativeLibrary) -> None:
         self._library = library
-        self._options = options
         self._include_headers = options.include_headers
         self._constants = ConstantColumns()
         self._transport = LastTransportError(options.token_login)
@@ -200,7 +198,7 @@ class NativeClient:
         if not found:
             # Errors of the consumer as a whole.
             found = self._gather(self._consumer, _EVENTS_AT_ONCE, max_bytes, 0.0)
-        items = [self._event(entry) if entry[0] != _KIND_RUN else chunk_of(entry, self._constants) for entry in found]
+        items = [self._event(entry) if entry[0] != _KIND_RUN else run_rows(entry, self._constants) for entry in found]
         if found and found[-1][0] == _KIND_RUN and self._transport.authentication_failed:
             self._transport.worked()
         # Also after a full batch: the client limits neither the number nor the size of the events in this queue.
@@ -239,10 +237,6 @@ class NativeClient:
         finally:
             if handle:
                 self._library("topic_destroy", handle)
-
-    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
-        """See `FetchClient`."""
-        return AdminTopicIdRequest(self._options, topics, timeout_s)
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""

@@ -18,14 +18,6 @@ MESSAGE_BYTES = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Hold rows of one partition in the order of offsets, with the source's exact schema. Never empty."""
-
-    partition: TopicPartition
-    batch: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
 class ImpossibleTimestamp:
     """Take the place of a record that no row can hold: its timestamp does not fit a Spark timestamp."""
 
@@ -85,22 +77,15 @@ class Damaged:
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityRefused:
-    """Report that a broker has refused the client's identity (authentication failed)."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Trouble:
-    """Report an error that may be temporary."""
+    """Report an error that may be temporary. `refused`: a broker has refused the client's identity."""
 
     reason: str
+    refused: bool = False
 
 
-FetchedItem: TypeAlias = (
-    Chunk | Misfit | EndOfPartition | PositionLost | TopicForbidden | Damaged | IdentityRefused | Trouble
-)
+# A record batch has rows of one partition in the order of offsets, with the source's exact schema. It is never empty.
+FetchedItem: TypeAlias = pa.RecordBatch | Misfit | EndOfPartition | PositionLost | TopicForbidden | Damaged | Trouble
 
 
 class RequestFailed(Exception):
@@ -113,20 +98,6 @@ class TopicDenied(RequestFailed):
 
 class TopicUnknown(RequestFailed):
     """The broker does not know the topic, which may have been deleted."""
-
-
-class TopicIdRequest(Protocol):
-    """Represent a request for the current ids of topics. Read the answer, or close it."""
-
-    def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
-        """Return the topics' ids, with None for a topic that does not exist. Return None while there is no answer.
-
-        Waits up to `wait_s`. Raises `RequestFailed` if the brokers did not answer in time, and `TopicDenied`. The
-        request is closed after an error or an answer.
-        """
-
-    def close(self) -> None:
-        """Drop the request; idempotent."""
 
 
 class FetchClient(Protocol):
@@ -146,8 +117,8 @@ class FetchClient(Protocol):
     ) -> Sequence[FetchedItem]:
         """Return the items of an assigned partition that have arrived. Waits up to the timeout for the first.
 
-        `max_bytes` limits one chunk's keys, values and headers; a larger record is a chunk of its own.
-        `IdentityRefused` and `Trouble` may be about the client as a whole.
+        `max_bytes` limits one record batch's keys, values and headers; a larger record is one of its own.
+        `Trouble` may be about the client as a whole.
         """
 
     def waiting(self, partition: TopicPartition) -> int:
@@ -161,9 +132,6 @@ class FetchClient(Protocol):
 
     def request_leaders(self, topic: str, timeout_s: float) -> None:
         """Request the topic's leaders. Raises `RequestFailed`, `TopicDenied`, `TopicUnknown`."""
-
-    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
-        """Send a request for the ids of topics. Records received before the call are older than its answer."""
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the first offset and the end offset of the log. Raises `RequestFailed`."""

@@ -25,16 +25,13 @@ from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
 from spark_groupsource.executor.clients.port import (
     MESSAGE_BYTES,
-    Chunk,
     FetchedItem,
     ImpossibleTimestamp,
     RequestFailed,
-    TopicIdRequest,
     UnreadableHeaders,
 )
 from spark_groupsource.executor.clients.rows import UnfitTimestamp, fits_timestamp, record_batch
 from spark_groupsource.executor.gc_control import collector_paused
-from spark_groupsource.executor.topic_ids import ADMINS, AdminClients, AdminTopicIdRequest
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -71,17 +68,14 @@ class _Held:
 
 
 class PythonClient:
-    """Implement `FetchClient` on confluent_kafka. `make_consumer` and `admins` are for tests."""
+    """Implement `FetchClient` on confluent_kafka. `make_consumer` is for tests."""
 
     def __init__(
         self,
         options: SourceOptions,
         settings: Mapping[str, Any],
         make_consumer: Callable[[dict[str, Any]], Consumer] = new_consumer,
-        admins: AdminClients = ADMINS,
     ) -> None:
-        self._options = options
-        self._admins = admins
         self._include_headers = options.include_headers
         self._transport = LastTransportError(options.token_login)
         with creating_client(options):
@@ -140,10 +134,6 @@ class PythonClient:
         self._transport.worked()
         if found is not None and found.error is not None:
             check_topic(found.error.code(), found.error.str())
-
-    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
-        """See `FetchClient`."""
-        return AdminTopicIdRequest(self._options, topics, timeout_s, self._admins)
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""
@@ -241,8 +231,7 @@ class PythonClient:
                 else:
                     yield from (ImpossibleTimestamp(partition, m.offset() or 0, m.timestamp()[1]) for m in group)
             return
-        for piece in _cut(batch, max_bytes):
-            yield Chunk(partition, piece)
+        yield from _cut(batch, max_bytes)
 
 
 def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:

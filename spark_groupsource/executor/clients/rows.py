@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_groupsource.executor.gc_control import collector_paused
 from spark_groupsource.model.offsets import TopicPartition
 
 # The largest milliseconds that fit a Spark timestamp (microseconds in 64 bits).
@@ -89,15 +88,14 @@ def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], i
     Raises `UnfitTimestamp` if Spark cannot hold a timestamp.
     """
     count = len(messages)
-    with collector_paused():
-        arrays = [
-            pa.array([message.key() for message in messages], pa.binary()),
-            pa.array([message.value() for message in messages], pa.binary()),
-            pa.repeat(pa.scalar(partition.topic, pa.string()), count),
-            pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
-            _offsets(messages),
-            *_timestamps(messages),
-        ]
+    arrays = [
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        pa.repeat(pa.scalar(partition.topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
+        _offsets(messages),
+        *_timestamps(messages),
+    ]
     if include_headers:
         arrays.append(pa.array([_headers(message) for message in messages], _HEADERS.type))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(include_headers))
@@ -109,14 +107,10 @@ def fits_timestamp(message: ClientMessage) -> bool:
     return kind == 0 or abs(value) <= _TIMESTAMP_MS_MAX
 
 
-def first_offset(batch: pa.RecordBatch) -> int:
-    """Return the offset of the first row."""
-    return int(batch.column(OFFSET_COLUMN)[0].as_py())
-
-
-def last_offset(batch: pa.RecordBatch) -> int:
-    """Return the offset of the last row."""
-    return int(batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py())
+def edge_offsets(batch: pa.RecordBatch) -> tuple[int, int]:
+    """Return the offsets of the first and the last row."""
+    offsets = batch.column(OFFSET_COLUMN)
+    return int(offsets[0].as_py()), int(offsets[batch.num_rows - 1].as_py())
 
 
 def split_at(batch: pa.RecordBatch, offset: int, first: int, last: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:

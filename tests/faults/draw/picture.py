@@ -1,8 +1,8 @@
 """Make a timeline of a run, for the page of `groupkafka timeline`, from what the rig observed.
 
 What queries report of themselves is not part of it. A lane per query shows when the query ran. A lane per partition
-shows its owners as the coordinator saw them, the completed batches and the commits of the group. Faults have a lane of
-their own, and a band over all lanes until the group had recovered.
+shows its owners as the coordinator saw them, the completed batches and the commits of the group. `page` adds
+the faults.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Iterator
 
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.timeline.model import (
-    OUTSIDE,
-    Band,
     Block,
     EventMark,
     MarkKind,
@@ -38,8 +36,7 @@ def timeline_of(history: History, verdict: Verdict) -> Timeline:
         queries=tuple(sorted(queries | {one.query for one in history.runs})),
         partitions=tuple(TopicPartition(*partition) for partition in sorted(partitions)),
         periods=(*_runs(history, end), *(period for one in sorted(partitions) for period in _owners(facts, one, end))),
-        blocks=tuple(_blocks(facts)), marks=(*_faults(history), *_commits(facts)),
-        bands=tuple(Band(one.started_at, one.recovered_at, not one.clean) for one in history.faults),
+        blocks=tuple(_blocks(facts)), marks=tuple(_commits(facts)),
     )  # fmt: skip
 
 
@@ -98,7 +95,7 @@ def _kills(facts: Facts, stay: Ownership) -> Iterator[float]:
             yield fault.started_at
 
 
-# --- batches, commits, faults
+# --- batches, commits
 
 
 def _blocks(facts: Facts) -> Iterator[Block]:
@@ -120,11 +117,3 @@ def _commits(facts: Facts) -> Iterator[EventMark]:
     for commit in facts.commits:
         lane = TopicPartition(commit.log[0], commit.log[2])
         yield EventMark(MarkKind.COMMIT, lane, commit.at, f"{lane} at {commit.offset:,}")
-
-
-def _faults(history: History) -> Iterator[EventMark]:
-    for fault in history.faults:
-        label = f"{fault.kind} {fault.target}"
-        text = f"{fault.number} {label}, recovered in {fault.recovered_at - fault.started_at:.1f} s"
-        kind = MarkKind.CLEAN_FAULT if fault.clean else MarkKind.FAULT
-        yield EventMark(kind, OUTSIDE, fault.started_at, text, label=label)

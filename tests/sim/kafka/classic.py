@@ -101,6 +101,10 @@ class ClassicCoordinator(Coordinator):
             case _:
                 raise TypeError(request)
 
+    def described(self) -> dict[str, frozenset[TopicPartition]] | None:
+        """Return the members; nothing asks for their partitions."""
+        return dict.fromkeys(self.members, frozenset())
+
     def _validate(self, member_id: str, instance_id: str | None) -> Error | None:
         """ClassicGroup.validateMember."""
         if instance_id is not None:

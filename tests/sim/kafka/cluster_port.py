@@ -28,8 +28,8 @@ class Coordinator(Protocol):
     def reachable(self) -> bool:
         """Return whether it answers."""
 
-    def described(self, member_id: str) -> frozenset[TopicPartition] | None:
-        """Return the partitions of a KIP-848 member; None if it does not describe groups."""
+    def described(self) -> dict[str, frozenset[TopicPartition]] | None:
+        """Return the partitions of each member, in a KIP-848 group; None if it does not describe groups."""
 
 
 class SimCluster:
@@ -183,17 +183,11 @@ class SimCluster:
         """See `ClusterPort`."""
         return {}
 
-    def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
+    def members(self, group: str, *, once: bool = False) -> dict[str, frozenset[TopicPartition]] | None:
         """See `ClusterPort`."""
         self._ask("ConsumerGroupDescribe")
         self._wait_for(self._coordinator.reachable, "ConsumerGroupDescribe", "no coordinator answers", once=once)
-        return self._coordinator.described(member_id)
-
-    def members(self, group: str) -> frozenset[str] | None:
-        """See `ClusterPort`."""
-        self._ask("ConsumerGroupDescribe")
-        self._wait_for(self._coordinator.reachable, "ConsumerGroupDescribe", "no coordinator answers")
-        return frozenset(self._coordinator.members)
+        return self._coordinator.described()
 
     def group_session_s(self, group: str) -> float | None:
         """See `ClusterPort`."""

@@ -324,15 +324,15 @@ class ConsumerCoordinator(Coordinator):
                 return None
         return Error.STALE_MEMBER_EPOCH
 
-    def described(self, member_id: str) -> frozenset[TopicPartition] | None:
+    def described(self) -> dict[str, frozenset[TopicPartition]] | None:
         """ConsumerGroupMember.asConsumerGroupDescribeMember: topics that do not exist any more are left out."""
         if not self.settings.describes:
             return None
-        member = self.members.get(member_id)
-        if member is None:
-            return frozenset()
         ids = {topic_id for topic_id, _ in self.image.values()}
-        return self.named(part for part in member.assigned if part[0] in ids)
+        return {
+            name: self.named(part for part in member.assigned if part[0] in ids)
+            for name, member in self.members.items()
+        }
 
     def load(self) -> None:
         """onLoaded."""

@@ -123,8 +123,8 @@ class Coordinator:
     def image_changed(self, name: str) -> None:
         """Take notice of a changed topic."""
 
-    def described(self, member_id: str) -> frozenset[TopicPartition] | None:
-        """Return a member's partitions, as ConsumerGroupDescribe has them. None if it does not answer that."""
+    def described(self) -> dict[str, frozenset[TopicPartition]] | None:
+        """Return the members with their partitions, as ConsumerGroupDescribe has them. None if it does not answer."""
         return None
 
     # --- being reached

@@ -284,7 +284,7 @@ class Application:
         return Session(
             options,
             clock=clock, cluster=cluster, member=member, metrics=metrics, pause=world.pause, length=length,
-            state_folder=SimStateFolder(self.checkpoint, self.settings.store), lineages=self._lineage,
+            state_exists=SimStateFolder(self.checkpoint, self.settings.store).exists, lineages=self._lineage,
         )  # fmt: skip
 
     def _watch(self, member: MembershipThread) -> None:

@@ -75,13 +75,13 @@ class Checkpoint:
 
 
 class SimStateFolder:
-    """The product's `StatePort` on a simulated checkpoint."""
+    """The product's `StateFolder` on a simulated checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint, store: Store) -> None:
         self._checkpoint, self._is_known = checkpoint, store is not Store.UNKNOWN
 
     def exists(self) -> bool | None:
-        """See `StatePort`."""
+        """See `StateFolder`."""
         return self._checkpoint.has_state if self._is_known else None
 
 

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import fs
 
 from spark_groupsource.checkpoint import state_folder
-from spark_groupsource.checkpoint.state_folder import NoStateFolder, StateFolder
+from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.clock import Deadline, SystemClock
 
 
@@ -33,7 +33,6 @@ def test_a_local_checkpoint(
 def test_a_flow_of_a_pipeline_has_its_newest_checkpoint(tmp_path: Path) -> None:
     root = tmp_path / "_checkpoints" / "flow"
     assert StateFolder(str(root)).exists() is not True
-    assert NoStateFolder().exists() is None
 
 
 def test_a_location_of_another_scheme_is_not_known() -> None:

@@ -11,21 +11,22 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.exporter.rounds import Exporter, TimeLimit
 from spark_groupsource.cli.group.describe import PlainGroups
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.model.commit_metadata import CommitItem
 from tests.unit.cli.exporter.test_command import FakeKafka, up
+from tests.unit.cli.fake_output import FakeOutput
 from tests.unit.fakes import ManualClock, make_options, tp
 
 # More than fits into one request of 500 KB.
 ITEMS = [CommitItem(tp(number), 5, "m" * 400) for number in range(3_000)]
 
 
-def admin_that_takes(requests: int, monkeypatch: pytest.MonkeyPatch) -> LibrdkafkaGroupAdmin:
+def admin_that_takes(requests: int, monkeypatch: pytest.MonkeyPatch) -> GroupAdmin:
     """Return an admin whose coordinator takes so many requests; then the group has members."""
-    admin = LibrdkafkaGroupAdmin(make_options(), ManualClock(), lambda _: None)
+    admin = GroupAdmin(make_options(), ManualClock(), lambda _: None)
     sent: list[object] = []
 
     def ask(send: object) -> SimpleNamespace:
@@ -82,9 +83,9 @@ class FakeClient:
         """Have nothing to report."""
 
 
-def admin_on(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> LibrdkafkaGroupAdmin:
+def admin_on(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> GroupAdmin:
     monkeypatch.setattr("spark_groupsource.cli.admin.admin_client", lambda *_: client)
-    return LibrdkafkaGroupAdmin(make_options(), ManualClock(), lambda _: None)
+    return GroupAdmin(make_options(), ManualClock(), lambda _: None)
 
 
 def test_the_list_of_groups_is_not_complete_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,14 +115,14 @@ def test_the_list_of_groups_without_any_broker(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_exporter_goes_on_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, kafka, said = FakeClient({"one": ["a"]}), FakeKafka(a={tp(0): 20}, b={tp(0): 30}), list[str]()
+    client, kafka, output = FakeClient({"one": ["a"]}), FakeKafka(a={tp(0): 20}, b={tp(0): 30}), FakeOutput()
     groups, clock = PlainGroups(admin_on(client, monkeypatch)), ManualClock()
     monkeypatch.setattr(groups, "describe", kafka.describe)
     exporter = Exporter(
-        "c", ["b"], "a", requests=kafka, groups=groups, clock=clock, limit=TimeLimit(clock), warn=said.append
+        "c", ["b"], "a", requests=kafka, groups=groups, clock=clock, limit=TimeLimit(clock), output=output
     )
     exporter.round()
     client.errors = [KafkaError(KafkaError._TRANSPORT)]
     exporter.round()
-    assert [line.partition(":")[0] for line in said] == ["the list of groups is not measured"]
+    assert [line.partition(":")[0] for line in output.warnings] == ["the list of groups is not measured"]
     assert up(exporter) == {"a": 1, "b": 1}

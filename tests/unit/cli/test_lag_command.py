@@ -26,6 +26,7 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.sidecars.lag_reporter import LagThread
+from tests.unit.cli.fake_output import FakeOutput
 from tests.unit.fakes import ManualClock, tp
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ HOUR = Retention(after_ms=3_600_000)
 
 
 class FakeLagRequests:
-    """A `LagRequests` on dicts. Each log is [10, 100), its next unread record 90 s old."""
+    """`LagRequests` on dicts. Each log is [10, 100), its next unread record 90 s old."""
 
     def __init__(self, clock: ManualClock, **counts: int) -> None:
         self.clock = clock
@@ -98,7 +99,6 @@ def requests(clock: ManualClock) -> FakeLagRequests:
 
 def run(command: LagCommand, requests: FakeLagRequests, pauses: int = 0) -> tuple[int, list[str]]:
     """Return the exit code and what was printed; `pauses` of --watch, then Ctrl-C."""
-    said: list[str] = []
     left = [None] * pauses
 
     def pause(seconds: float) -> None:
@@ -107,18 +107,16 @@ def run(command: LagCommand, requests: FakeLagRequests, pauses: int = 0) -> tupl
             raise KeyboardInterrupt
         left.pop()
 
+    output = FakeOutput(pause)
+    output.warn = requests.warnings.append
     try:
-        code = report_lag(
-            command, requests, requests.clock, members=requests.live, print_line=said.append,
-            warn=requests.warnings.append, pause=pause,
-        )  # fmt: skip
+        return report_lag(command, requests, requests.clock, requests.live, output), output.lines
     except KeyboardInterrupt:
-        return -1, said
-    return code, said
+        return -1, output.lines
 
 
 def measured(command: LagCommand, requests: FakeLagRequests) -> list[Lag]:
-    return measured_lags(command, requests, requests.clock, requests.live, requests.warnings.append)[0]
+    return measured_lags(command, requests, requests.clock, requests.live, FakeOutput())[0]
 
 
 # --- the command

@@ -41,7 +41,7 @@ GROUP = ["group", *GIVEN]
 def bed(monkeypatch: pytest.MonkeyPatch) -> Bed:
     """Return what `main` works on when it resets, saves and adopts."""
     found = Bed()
-    monkeypatch.setattr(program, "LibrdkafkaGroupAdmin", lambda *_: found.admin)
+    monkeypatch.setattr(program, "GroupAdmin", lambda *_: found.admin)
     monkeypatch.setattr(program, "LibrdkafkaCluster", lambda *_: found.cluster)
     return found
 
@@ -51,8 +51,8 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> FakeLagRequests:
     """Return a cluster whose group has 90 records to read."""
     found = FakeLagRequests(ManualClock(), orders=1)
     found.groups = {P0: 10}
-    monkeypatch.setattr(program, "LibrdkafkaLagRequests", lambda *_, **__: found)
-    monkeypatch.setattr(program, "LibrdkafkaGroupAdmin", lambda *_: None)
+    monkeypatch.setattr(program, "LagRequests", lambda *_, **__: found)
+    monkeypatch.setattr(program, "GroupAdmin", lambda *_: None)
     return found
 
 
@@ -61,8 +61,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroupCluster:
     """Return a cluster whose group has no members and an offset."""
     found = FakeGroupCluster(orders=1)
     found.groups = {P0: 10}
-    monkeypatch.setattr(program, "LibrdkafkaLagRequests", lambda *_, **__: found)
-    monkeypatch.setattr(program, "LibrdkafkaGroupAdmin", lambda *_: None)
+    monkeypatch.setattr(program, "LagRequests", lambda *_, **__: found)
+    monkeypatch.setattr(program, "GroupAdmin", lambda *_: None)
     monkeypatch.setattr(program, "GroupDescriber", lambda *_: found)
     return found
 

@@ -45,6 +45,7 @@ from spark_groupsource.model.commit_metadata import (
 )
 from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.options.times import shown_time
+from tests.unit.cli.fake_output import FakeOutput
 from tests.unit.fakes import LINEAGE, TOPIC_ID, FakeCluster, ManualClock, offset_of, tp
 
 P0, P1, P2 = tp(0), tp(1), tp(2)
@@ -203,7 +204,7 @@ def test_shown_time() -> None:
 
 
 class FakeAdmin:
-    """A `GroupAdmin` on dicts."""
+    """`GroupAdmin` on dicts."""
 
     def __init__(self, groups: dict[TopicPartition, GroupOffset]) -> None:
         self.groups = groups
@@ -241,9 +242,9 @@ class Bed:
         self.cluster = FakeCluster(orders=2, refunds=1)
         self.cluster.beginnings = {P0: 30, P1: 30, REFUNDS: 0}
         self.cluster.ends = {P0: 100, P1: 100, P2: 100, REFUNDS: 10}
-        self.said: list[str] = []
-        self.warned: list[str] = []
-        self.commands = OffsetCommands(self.admin, self.cluster, ManualClock(), self.said.append, self.warned.append)
+        output = FakeOutput()
+        self.said, self.warned = output.lines, output.warnings
+        self.commands = OffsetCommands(self.admin, self.cluster, ManualClock(), output)
 
     def reset(self, *words: str, topics: tuple[str, ...] = (), execute: bool = True) -> dict[str, int]:
         """Reset, and return what was committed."""

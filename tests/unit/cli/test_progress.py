@@ -70,12 +70,15 @@ def test_many_short_steps_are_shown_when_they_are_long_together(lines: Lines) ->
     assert number > 1
 
 
-def test_a_restarted_step_counts_from_its_own_beginning(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_after_an_empty_text_counts_from_its_own_beginning(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now_s = [100.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     with Progress(lines, first_s=2, every_s=60, is_terminal=True) as progress:
         for number in range(5):
-            progress.restart(f"run {number}")
+            progress.step("")
+            progress.step(f"run {number}")
             now_s[0] += 0.7
             threading.Event().wait(0.05)
             assert lines.lines == []

@@ -14,6 +14,7 @@ from spark_groupsource.cli.arguments import StopCommand
 from spark_groupsource.cli.main import main
 from spark_groupsource.cli.stop_command import stop_query
 from spark_groupsource.errors import CommandError
+from tests.unit.cli.fake_output import FakeOutput
 from tests.unit.fakes import ManualClock
 
 RUN = Run("a" * 32, "shop", "node-1", 4711, "app", 1_700_000_000_000)
@@ -40,7 +41,7 @@ def test_a_query_is_asked_and_not_waited_for(location: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("answer", [Answer.COMPLETE, Answer.INCOMPLETE, Answer.UNKNOWN, None])
 def test_an_answer_is_waited_for(location: Path, answer: Answer | None) -> None:
-    clock, files, lines = ManualClock(), StopFiles(str(location)), list[str]()
+    clock, files, output = ManualClock(), StopFiles(str(location)), FakeOutput()
 
     def pause(seconds: float) -> None:
         clock.advance(seconds)
@@ -51,12 +52,12 @@ def test_an_answer_is_waited_for(location: Path, answer: Answer | None) -> None:
 
     command = StopCommand(str(location), 10)
     if answer is Answer.COMPLETE:
-        stop_query(command, clock, print_line=lines.append, pause=pause)
-        assert lines == [f"asked to stop: {SHOWN}", f"has left: {SHOWN}"]
+        stop_query(command, clock, output, pause)
+        assert output.lines == [f"asked to stop: {SHOWN}", f"has left: {SHOWN}"]
     else:
         text = "no answer within 10 s" if answer is None else answer.name
         with pytest.raises(CommandError, match=f"STOP_UNCLEAN.*pid=4711 .*{text}"):
-            stop_query(command, clock, print_line=lines.append, pause=pause)
+            stop_query(command, clock, output, pause)
         unanswered = answer in (None, Answer.UNKNOWN)
         assert files.is_requested(RUN.name) == unanswered, "without an answer the query still has to stop"
 
@@ -69,7 +70,7 @@ def test_an_answered_request_stays_until_its_run_has_ended(location: Path) -> No
         clock.advance(seconds)
         files.answer(RUN.name, Answer.COMPLETE)
 
-    stop_query(StopCommand(str(location), 10), clock, print_line=lambda _: None, pause=pause)
+    stop_query(StopCommand(str(location), 10), clock, FakeOutput(), pause)
     assert files.is_requested(RUN.name)
     files.unregister(RUN.name)
     assert list((location / "groupkafka").iterdir()) == []
@@ -78,7 +79,7 @@ def test_an_answered_request_stays_until_its_run_has_ended(location: Path) -> No
 @pytest.mark.parametrize("answer", [Answer.COMPLETE, Answer.INCOMPLETE, None])
 def test_a_second_source_that_registers_late_is_judged_too(tmp_path: Path, answer: Answer | None) -> None:
     (tmp_path / "metadata").write_text("{}")
-    clock, files, lines = ManualClock(), StopFiles(str(tmp_path)), list[str]()
+    clock, files, output = ManualClock(), StopFiles(str(tmp_path)), FakeOutput()
     # Two processes that live: a run removes those of the dead when it registers.
     first, second = replace(RUN, pid=os.getppid()), replace(RUN, name="b" * 32, pid=os.getpid())
     files.register(first)
@@ -98,13 +99,13 @@ def test_a_second_source_that_registers_late_is_judged_too(tmp_path: Path, answe
     early, late = (SHOWN.replace("4711", str(run.pid)) for run in (first, second))
     asked = [f"asked to stop: {early}", f"asked to stop: {late}", f"has left: {early}"]
     if answer is Answer.COMPLETE:
-        stop_query(command, clock, print_line=lines.append, pause=pause)
-        assert lines == [*asked, f"has left: {late}"]
+        stop_query(command, clock, output, pause)
+        assert output.lines == [*asked, f"has left: {late}"]
     else:
         text = "no answer within 10 s" if answer is None else answer.name
         with pytest.raises(CommandError, match=f"STOP_UNCLEAN.*{late}: {text}"):
-            stop_query(command, clock, print_line=lines.append, pause=pause)
-        assert lines == asked
+            stop_query(command, clock, output, pause)
+        assert output.lines == asked
 
 
 @pytest.mark.parametrize(("own", "clean"), [(1, True), (2, False)])
@@ -117,8 +118,8 @@ def test_a_source_that_was_not_asked_makes_the_stop_unclean(location: Path, own:
     (location / "offsets" / "7").write_text("\n".join(["v1", "{}", *lines, "17"]))
     files = StopFiles(str(location))
     run = partial(
-        stop_query, StopCommand(str(location), 10), ManualClock(), print_line=list[str]().append,
-        pause=lambda _: files.answer(RUN.name, Answer.COMPLETE),
+        stop_query, StopCommand(str(location), 10), ManualClock(), FakeOutput(),
+        lambda _: files.answer(RUN.name, Answer.COMPLETE),
     )  # fmt: skip
     if clean:
         run()
@@ -133,7 +134,7 @@ def test_no_line_before_its_request_is_written(
 ) -> None:
     """A query has two sources. The store fails after the first request."""
     (tmp_path / "metadata").write_text("{}")
-    files, lines, request = StopFiles(str(tmp_path)), list[str](), StopFiles.request
+    files, output, request = StopFiles(str(tmp_path)), FakeOutput(), StopFiles.request
     runs = {run.name: run for run in (replace(RUN, pid=os.getppid()), replace(RUN, name="b" * 32, pid=os.getpid()))}
     for run in runs.values():
         files.register(run)
@@ -147,8 +148,8 @@ def test_no_line_before_its_request_is_written(
 
     monkeypatch.setattr(StopFiles, "request", fail_second)
     with pytest.raises(CommandError, match=r"STOP_UNREACHABLE.*the store is away"):
-        stop_query(StopCommand(str(tmp_path), wait_s), ManualClock(), print_line=lines.append, pause=print)
-    assert lines == [f"asked to stop: {SHOWN.replace('4711', str(runs[requested[0]].pid))}"]
+        stop_query(StopCommand(str(tmp_path), wait_s), ManualClock(), output, print)
+    assert output.lines == [f"asked to stop: {SHOWN.replace('4711', str(runs[requested[0]].pid))}"]
 
 
 @pytest.mark.rule("R78")
@@ -163,7 +164,7 @@ def test_a_query_that_starts_while_the_command_waits_is_not_asked(location: Path
             files.register(new)
 
     with pytest.raises(CommandError, match=r"STOP_UNCLEAN.*pid=4711 .*UNKNOWN"):
-        stop_query(StopCommand(str(location), 10), clock, print_line=list[str]().append, pause=pause)
+        stop_query(StopCommand(str(location), 10), clock, FakeOutput(), pause)
     assert files.runs() == (new,)
     assert not files.is_requested(new.name)
 
@@ -171,7 +172,7 @@ def test_a_query_that_starts_while_the_command_waits_is_not_asked(location: Path
 def test_a_request_that_is_not_answered_in_time_is_left_to_the_run(location: Path) -> None:
     clock, files = ManualClock(), StopFiles(str(location))
     with pytest.raises(CommandError, match=r"no answer within 1 s"):
-        stop_query(StopCommand(str(location), 1), clock, print_line=list[str]().append, pause=clock.advance)
+        stop_query(StopCommand(str(location), 1), clock, FakeOutput(), clock.advance)
     assert files.is_requested(RUN.name)
     files.answer(RUN.name, Answer.COMPLETE)
     files.unregister(RUN.name)

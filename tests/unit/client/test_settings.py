@@ -33,7 +33,7 @@ def make_probe(options: SourceOptions) -> None:
 
 
 def make_lag_reader(options: SourceOptions) -> None:
-    requests = measure.LibrdkafkaLagRequests(options, ManualClock(), lambda _: None)
+    requests = measure.LagRequests(options, ManualClock(), lambda _: None)
     requests._reader()
     requests.close()
 

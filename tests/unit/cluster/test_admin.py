@@ -522,19 +522,20 @@ class GroupAdmin(FakeAdmin):
     ("errors", "member_id", "found"),
     [
         ([], "m", {tp(0), tp(2)}),
-        ([], "gone", frozenset()),
+        ([], "gone", None),
         ([KafkaError.NOT_COORDINATOR, KafkaError._TIMED_OUT], "n", {tp(1)}),
         ([KafkaError._UNSUPPORTED_FEATURE], "m", None),
         ([KafkaError.TOPIC_AUTHORIZATION_FAILED], "m", None),
     ],
 )
 def test_what_the_coordinator_has_assigned_to_a_member(errors: list[int], member_id: str, found: object) -> None:
-    assert cluster_of(GroupAdmin(errors), ManualClock()).assigned("shop", member_id) == found
+    members = cluster_of(GroupAdmin(errors), ManualClock()).members("shop")
+    assert (None if members is None else members.get(member_id)) == found
 
 
 def test_partitions_that_a_member_is_to_give_up_are_not_its_own() -> None:
     admin = GroupAdmin(target=[ClientPartition("orders", 0), ClientPartition("orders", 3)])
-    assert cluster_of(admin, ManualClock()).assigned("shop", "m") == {tp(0)}
+    assert cluster_of(admin, ManualClock()).members("shop") == {"m": {tp(0)}, "n": set()}
 
 
 @pytest.mark.parametrize("group", [" shop", "\tshop", "\nshop"])

@@ -19,11 +19,11 @@ def bed_with(*assigned: TopicPartition) -> Bed:
     """Return a session that owns both partitions, while the coordinator has given it these."""
     bed = Bed(startingOffsets="earliest")
     bed.group.id_by_topic_ids = ME
-    bed.cluster.assignments[ME] = frozenset({P0, P1})
+    bed.cluster.group_members = {ME: frozenset({P0, P1})}
     bed.join(P0, P1)
     bed.ends(p0=0, p1=0)
     bed.session.latest_offset(START)
-    bed.cluster.assignments[ME] = frozenset(assigned)
+    bed.cluster.group_members = {ME: frozenset(assigned)}
     return bed
 
 
@@ -67,7 +67,7 @@ def test_a_member_without_partitions_whose_assignment_was_lost_joins_again(befor
         bed = Bed(startingOffsets="earliest")
         bed.group.id_by_topic_ids = ME
         bed.member.start()
-        bed.cluster.assignments[ME] = frozenset({P0})
+        bed.cluster.group_members = {ME: frozenset({P0})}
     bed.member.shows(lost_answers=1)
     assert trigger(bed, 40) == 1
 
@@ -78,7 +78,7 @@ def test_available_now_joins_again_while_it_waits_for_its_assignment() -> None:
     bed.group.id_by_topic_ids = ME
     bed.member.start()
     bed.ends(p0=5)
-    bed.cluster.assignments[ME] = frozenset({P0})
+    bed.cluster.group_members = {ME: frozenset({P0})}
     bed.member.shows(lost_answers=1)
     bed.member.during_view = lambda: (
         bed.group.assign(P0) if bed.group.joins and not bed.group.owned and not bed.group.waiting else None
@@ -115,7 +115,7 @@ def test_a_change_after_the_lost_answer_is_noticed() -> None:
     bed = bed_with(P0, P1)
     bed.member.shows(lost_answers=1)
     trigger(bed, 5)
-    bed.cluster.assignments[ME] = frozenset({P0})
+    bed.cluster.group_members = {ME: frozenset({P0})}
     assert trigger(bed, 16) == 1
 
 
@@ -125,6 +125,6 @@ def test_a_group_that_does_not_assign_by_topic_id_is_not_compared(reported: bool
     if reported:
         bed.group.id_by_topic_ids = ""
     else:
-        del bed.cluster.assignments[ME]
+        bed.cluster.group_members = None
     bed.member.shows(lost_answers=1)
     assert trigger(bed, 30) == 0

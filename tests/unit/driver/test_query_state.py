@@ -57,12 +57,12 @@ def test_what_was_there_when_the_query_started_has_not_appeared() -> None:
 
 def test_deleted_topics_and_absent_partitions_are_missing() -> None:
     state = QueryState(ManualClock())
-    state.delete(["refunds"])
+    state.deleted.add("refunds")
     state.miss({P1: "old"})
     refund = TopicPartition("refunds", 0)
     assert [state.is_missing(partition) for partition in (P0, P1, refund)] == [False, True, True]
     assert (state.deleted, state.absent) == ({"refunds"}, {P1: "old"})
-    state.undelete(["refunds"])
+    state.deleted.clear()
     state.found([P1])
     assert not any(map(state.is_missing, (P0, P1, refund)))
 
@@ -73,12 +73,10 @@ def test_the_rows_of_removed_topics_are_dropped() -> None:
     refund = TopicPartition("refunds", 0)
     for partition in (P0, refund):
         state.establish(partition, OLD)
-        state.delete([partition.topic])
-    assert state.removable == {"orders", "refunds"}
+        state.deleted.add(partition.topic)
     state.remove(["orders", "refunds"])
-    assert (state.partitions, state.deleted, list(state.topics)) == ({}, set(), ["orders"])
+    assert (state.partitions, state.deleted) == ({}, set())
     assert not state.appeared("orders", "old"), "it existed when the query started"
-    assert state.removable == set()
 
 
 def test_a_partition_that_is_left_out_is_not_short_when_it_comes_back() -> None:

@@ -21,7 +21,7 @@ AT_MOST = "(at most, because other members may have read it since)"
 def shared(**options: str) -> tuple[Bed, SourceOffset]:
     """Return a query that has read [0, 10) of 20 records of each partition, in a group with another member."""
     bed = Bed(startingOffsets="earliest", **options)
-    bed.cluster.group_members = frozenset({"m", "another"})
+    bed.cluster.group_members = dict.fromkeys(("m", "another"), frozenset())
     bed.join(P0, P1)
     bed.ends(p0=20, p1=20)
     end = bed.session.latest_offset(START, ReadBounds(max_rows=20))
@@ -32,7 +32,7 @@ def shared(**options: str) -> tuple[Bed, SourceOffset]:
 def started(before: SourceOffset, *owned: int, others: bool = True, **options: str) -> Bed:
     """Return a query that is started again from `before`; the group gives it these partitions."""
     bed = Bed(startingOffsets="earliest", **options)
-    bed.cluster.group_members = frozenset({"m", "another"} if others else ())
+    bed.cluster.group_members = dict.fromkeys(("m", "another") if others else (), frozenset())
     bed.join(*map(tp, owned))
     return bed
 

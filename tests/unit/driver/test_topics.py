@@ -40,11 +40,11 @@ class Bed:
         """Let the group leave these partitions with the member; return what the check finds."""
         owned = tuple(OwnedView(partition, None, 40) for partition in partitions)
         self.watch.hold(view(owned), KNOWN)
-        return self.watch.missing_left()[0]
+        return self.watch.missing_left(lambda _: ())[0]
 
     def rows(self) -> object:
         """Return a copy of the table."""
-        return copy.deepcopy((self.state.partitions, self.state.topics))
+        return copy.deepcopy((self.state.partitions, self.state.deleted))
 
 
 def view(owned: tuple[OwnedView, ...]) -> GroupView:
@@ -68,7 +68,7 @@ def test_the_newest_batch_of_a_checkpoint_is_compared_before_the_first_assignmen
     del bed.cluster.topics["orders"], bed.cluster.topics["refunds"]
     missing = bed.watch.started_from(KNOWN)
     assert (missing.deleted, missing.not_read, missing.handed_over) == ({}, {"refunds"}, {REFUND: 7})
-    assert bed.watch.missing_left()[0].deleted == {P0: 50, P1: 60, REFUND: 7}
+    assert bed.watch.missing_left(lambda _: ())[0].deleted == {P0: 50, P1: 60, REFUND: 7}
 
 
 def test_what_was_handed_over_is_not_lost_here() -> None:
@@ -83,12 +83,12 @@ def test_partitions_that_a_recreated_topic_does_not_have_are_lost() -> None:
     bed = Bed()
     bed.cluster.topics["orders"] = TopicInfo("other", 1)
     missing = bed.watch.missing_of(KNOWN)
-    assert (missing.cut, missing.cut_ids, missing.topics) == ({P1: 60}, {P1: TOPIC_ID}, set())
+    assert (missing.cut, missing.topics) == ({P1: (TOPIC_ID, 60)}, set())
     assert bed.rows() == bed.before
     assert bed.left(P0) == Missing(topics=set())
     bed.clock.advance(CONFIRM_S)
     missing = bed.left(P0)
-    assert (missing.cut, missing.cut_ids, missing.topics) == ({P1: 60}, {P1: TOPIC_ID}, set())
+    assert (missing.cut, missing.topics) == ({P1: (TOPIC_ID, 60)}, set())
 
 
 @pytest.mark.rule("R91")

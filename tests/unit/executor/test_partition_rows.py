@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from spark_groupsource.errors import ReadError
-from spark_groupsource.executor.clients.port import Chunk, ImpossibleTimestamp, PositionLost
+from spark_groupsource.executor.clients.port import ImpossibleTimestamp, PositionLost
 from spark_groupsource.executor.clients.rows import record_batch
 from spark_groupsource.executor.partition_rows import PartitionRows, RecordSize
 from tests.unit.fakes import records, tp
@@ -19,7 +19,7 @@ def rows_at(position: int, *chunks: Iterable[int]) -> PartitionRows:
     rows = PartitionRows(position, 0.0)
     rows.start(position)
     for offsets in chunks:
-        rows.add(Chunk(P0, record_batch(P0, records(0, *offsets), False)))
+        rows.add(record_batch(P0, records(0, *offsets), False))
     return rows
 
 
@@ -43,7 +43,7 @@ def test_rows_before_a_later_position_are_dropped_also_those_that_come() -> None
     assert popped(rows, 6) == [4, 5]
     rows.advance(12)
     assert not rows.kept
-    rows.add(Chunk(P0, record_batch(P0, records(0, *range(9, 12)), False)))
+    rows.add(record_batch(P0, records(0, *range(9, 12)), False))
     assert (len(rows.kept), rows.reached) == (0, 12)
 
 

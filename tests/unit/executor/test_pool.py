@@ -47,7 +47,7 @@ class Bed:
         """Put a consumer for each of these ranges into the pool."""
         consumers = [self.pool.borrow(options, [item]) for item in ranges]
         for consumer in consumers:
-            self.pool.give_back(options, consumer)
+            self.pool.give_back(consumer)
         return consumers
 
     def take(self, *ranges: OffsetRange, options: SourceOptions = OPTIONS) -> RangeConsumer:
@@ -73,10 +73,10 @@ def test_one_that_was_made_for_few_partitions_is_not_given_many() -> None:
     bed = Bed()
     (few,) = bed.fill(at(0))
     assert bed.take(*(at(number) for number in range(6))) is few
-    bed.pool.give_back(OPTIONS, few)
+    bed.pool.give_back(few)
     many = bed.take(*(at(number) for number in range(7)))
     assert many is not few
-    bed.pool.give_back(OPTIONS, many)
+    bed.pool.give_back(many)
     assert bed.take(*(at(number) for number in range(14))) is many
 
 
@@ -84,9 +84,9 @@ def test_one_that_was_made_for_many_partitions_is_not_given_much_of_few() -> Non
     """Its fetches are so small that they would take longer than a new connection."""
     bed = Bed()
     many = bed.take(*(at(number) for number in range(32)))
-    bed.pool.give_back(OPTIONS, many)
+    bed.pool.give_back(many)
     assert bed.take(at(0)) is many
-    bed.pool.give_back(OPTIONS, many)
+    bed.pool.give_back(many)
     assert bed.take(OffsetRange(P0, 0, 50_000)) is not many
 
 
@@ -119,7 +119,7 @@ def test_another_query_of_the_topic_does_not_take_the_place() -> None:
     for _ in range(3):
         for options, start in ((OPTIONS, 100_000), (OTHER_GROUP, 0)):
             consumer = bed.take(at(0, start), options=options)
-            bed.pool.give_back(options, consumer)
+            bed.pool.give_back(consumer)
     assert [client.assigned for client in bed.clients] == [[[(P0, 100_000)]], [[(P0, 0)]]]
 
 
@@ -128,7 +128,7 @@ def test_a_consumer_serves_the_query_of_its_task() -> None:
     bed = Bed()
     (consumer,) = bed.fill(at(0))
     assert bed.take(at(0), options=OTHER_GROUP) is consumer
-    assert consumer.options is consumer.requests.options is OTHER_GROUP
+    assert consumer.requests.options is OTHER_GROUP
 
 
 def test_one_that_rests_is_moved_before_a_new_one_is_made() -> None:
@@ -149,7 +149,7 @@ def test_a_new_one_is_made_while_there_is_room_then_partitions_are_added() -> No
     assert bed.take(at(99)) is consumers[0]
     assert len(bed.clients) == MAX_CONSUMERS
     assert repr(consumers[0]) == "RangeConsumer(orders-0@0, orders-99@0)"
-    bed.pool.give_back(OPTIONS, consumers[0])
+    bed.pool.give_back(consumers[0])
     assert bed.take(at(98)) is consumers[1]
 
 
@@ -159,7 +159,7 @@ def test_steady_state_makes_no_consumer() -> None:
     for batch in range(5):
         for number in range(64):
             consumer = bed.take(at(number, batch * 100))
-            bed.pool.give_back(OPTIONS, consumer)
+            bed.pool.give_back(consumer)
     assert len(bed.clients) == MAX_CONSUMERS
     assert all(client.closed == 0 and client.unassigned == [] for client in bed.clients)
     assert sum(len(client.assigned) for client in bed.clients) == 64
@@ -170,7 +170,7 @@ def test_of_packed_tasks_the_one_with_most_in_common_is_preferred() -> None:
     first, second = ([at(number) for number in numbers] for numbers in (range(4), range(4, 8)))
     consumers = [bed.pool.borrow(OPTIONS, ranges) for ranges in (first, second)]
     for consumer in consumers:
-        bed.pool.give_back(OPTIONS, consumer)
+        bed.pool.give_back(consumer)
     assert bed.take(*second[1:], at(0, 5)) is consumers[1]
     assert bed.clients[1].assigned[-1] == [(P0, 5)]
 
@@ -237,7 +237,7 @@ def test_a_client_that_does_not_end_holds_up_nobody() -> None:
         return range_consumer(next(made), options, partitions=partitions, bulk=bulk, apart=on_own_thread)
 
     pool = ConsumerPool(make, clock, pause=None)
-    pool.give_back(OPTIONS, pool.borrow(OPTIONS, [at(0)], {"orders": "a"}))
+    pool.give_back(pool.borrow(OPTIONS, [at(0)], {"orders": "a"}))
     try:
         pool.borrow(OPTIONS, [at(0, 100)], {"orders": "b"})
         assert ends.wait(WAIT_S)
@@ -255,7 +255,7 @@ def test_what_has_read_another_topic_of_the_name_is_closed(rests: bool) -> None:
     old, new = {"orders": "a"}, {"orders": "b"}
     consumer = bed.pool.borrow(OPTIONS, [OffsetRange(P0, 0, 100)], old)
     consumer.settle(OffsetRange(P0, 0, 100))
-    bed.pool.give_back(OPTIONS, consumer)
+    bed.pool.give_back(consumer)
     if rests:
         bed.clock.advance(REST_AFTER_S)
         bed.pool.tidy()
@@ -264,7 +264,7 @@ def test_what_has_read_another_topic_of_the_name_is_closed(rests: bool) -> None:
     assert other is not consumer
     assert [client.closed for client in bed.clients] == [1, 0]
     assert bed.clients[1].assigned == [[(P0, 100)]]
-    bed.pool.give_back(OPTIONS, other)
+    bed.pool.give_back(other)
     assert bed.pool.borrow(OPTIONS, [following], new) is other
 
 
@@ -272,7 +272,7 @@ def test_other_topics_and_other_clusters_keep_their_consumers() -> None:
     bed = Bed()
     elsewhere = make_options(kafka__bootstrap__servers="elsewhere:9092")
     for options, topic_ids in ((OPTIONS, {"orders": "a"}), (elsewhere, {"orders": "x"})):
-        bed.pool.give_back(options, bed.pool.borrow(options, [at(0)], topic_ids))
+        bed.pool.give_back(bed.pool.borrow(options, [at(0)], topic_ids))
     bed.pool.borrow(OPTIONS, [OffsetRange(tp(0, "refunds"), 0, 9)], {"refunds": "b"})
     assert [client.closed for client in bed.clients] == [0, 0, 0]
     assert repr(bed.pool) == "ConsumerPool(idle=2, resting=0)"
@@ -283,7 +283,7 @@ def test_one_that_was_left_in_another_leader_epoch_is_moved() -> None:
     bed = Bed()
     consumers = [bed.pool.borrow(OPTIONS, [OffsetRange(P0, 0, 1_000, epoch)]) for epoch in (1, 2)]
     for consumer in consumers:
-        bed.pool.give_back(OPTIONS, consumer)
+        bed.pool.give_back(consumer)
     assert bed.pool.borrow(OPTIONS, [OffsetRange(P0, 0, 1_000, 2)]) is consumers[1]
     assert bed.clients[1].assigned == [[(P0, 0)]]
     assert bed.pool.borrow(OPTIONS, [OffsetRange(P0, 0, 1_000, 2)]) is consumers[0]
@@ -295,7 +295,7 @@ def test_one_whose_client_does_not_learn_the_leader_of_a_newer_epoch_is_closed()
     """1. Its leader is paused, another one is elected. 2. The next plan has that epoch. 3. The old leader goes on."""
     bed = Bed()
     stale = bed.pool.borrow(OPTIONS, [OffsetRange(P0, 0, 1_000, 1)])
-    bed.pool.give_back(OPTIONS, stale)
+    bed.pool.give_back(stale)
     bed.clients[0].answers = False
     assert bed.pool.borrow(OPTIONS, [OffsetRange(P0, 1_000, 2_000, 2)]) is not stale
     assert [client.closed for client in bed.clients] == [1, 0]
@@ -373,7 +373,7 @@ def test_the_housekeeper_runs_while_there_is_something_to_look_after() -> None:
     for _ in range(2):  # it is started again
         waited.clear()
         consumer = pool.borrow(OPTIONS, [at(0)])
-        pool.give_back(OPTIONS, consumer)
+        pool.give_back(consumer)
         keepers = [thread for thread in threading.enumerate() if thread.name == "groupkafka-pool"]
         for thread in keepers:
             thread.join(WAIT_S)
@@ -402,11 +402,11 @@ def test_a_bulk_consumer_rests_between_tasks_and_serves_large_ones_only() -> Non
     """Its client asks the brokers every few milliseconds for what it has assigned."""
     bed = Bed()
     large = bed.take(*_bulk(0, 1, 2))
-    bed.pool.give_back(OPTIONS, large)
+    bed.pool.give_back(large)
     assert large.assigned == 0
     small = bed.take(at(0))
     assert not small.bulk
-    bed.pool.give_back(OPTIONS, small)
+    bed.pool.give_back(small)
     assert bed.take(*_bulk(3, 4)) is large
 
 
@@ -418,7 +418,7 @@ def test_a_consumer_that_cannot_rest_fails_no_task_that_has_ended() -> None:
         raise RuntimeError("no")
 
     bed.clients[-1].incremental_unassign = refuse  # type: ignore[method-assign,assignment]
-    bed.pool.give_back(OPTIONS, large)
+    bed.pool.give_back(large)
     assert bed.clients[-1].closed == 1
     assert bed.take(*_bulk(0, 1, 2)) is not large
 

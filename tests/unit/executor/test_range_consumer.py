@@ -11,8 +11,9 @@ from confluent_kafka import KafkaError, KafkaException
 from spark_groupsource.driver.fast_lane import make_driver_consumer
 from spark_groupsource.errors import AccessError, OptionError, ReadError
 from spark_groupsource.executor.clients.error_events import reading_client_settings
+from spark_groupsource.executor.clients.port import RequestFailed
 from spark_groupsource.executor.clients.pure_python import PythonClient
-from spark_groupsource.executor.clients.rows import last_offset
+from spark_groupsource.executor.clients.rows import edge_offsets
 from spark_groupsource.executor.pool import make_consumer
 from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer
 from spark_groupsource.executor.read_errors import OutOfRange
@@ -667,10 +668,10 @@ def test_skipping_goes_on_behind() -> None:
 def test_log_bounds() -> None:
     consumer, client = consumer_of()
     client.bounds[P0] = (5, 50)
-    assert consumer.requests.log_bounds(P0, 10, 1.0) == (5, 50)
+    assert consumer.requests.log_bounds(P0, 1.0) == (5, 50)
     client.bounds[P0] = KafkaException(KafkaError(KafkaError._TRANSPORT, "connection refused"))
-    with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 10.*connection refused"):
-        consumer.requests.log_bounds(P0, 10, 1.0)
+    with pytest.raises(RequestFailed, match="connection refused"):
+        consumer.requests.log_bounds(P0, 1.0)
 
 
 # --- errors
@@ -725,7 +726,7 @@ def test_one_range_that_is_lost_does_not_keep_the_others_from_being_read() -> No
             consumer.next_rows([R0, R1], 0.1)
     consumer.give_up(R0)
     found = [rows for _ in range(2) for rows in consumer.next_rows([R1], 0.1)]
-    assert [last_offset(rows) for rows in found] == [0, 1]
+    assert [edge_offsets(rows) for rows in found] == [(0, 0), (1, 1)]
 
 
 def test_a_reason_is_that_of_this_task() -> None:

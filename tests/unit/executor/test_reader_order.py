@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, FetchedItem, TopicIdRequest
+from spark_groupsource.executor.clients.port import EndOfPartition, FetchedItem
 from spark_groupsource.executor.clients.rows import record_batch
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_ranges
@@ -89,7 +89,7 @@ class ArrivingLogs:
         self.delivered += len(taken)
         self.next[partition] = taken[-1] + 1
         messages = [Sized(partition, offset, self.sizes.get(partition, 10)) for offset in taken]
-        self.queues[partition].append(Chunk(partition, record_batch(partition, messages, False)))
+        self.queues[partition].append(record_batch(partition, messages, False))
 
     def waiting(self, partition: TopicPartition) -> int:
         """Return how much of it has arrived."""
@@ -102,10 +102,6 @@ class ArrivingLogs:
 
     def request_leaders(self, topic: str, timeout_s: float) -> None:
         """Know every topic."""
-
-    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
-        """Not asked here: the plan names no ids."""
-        raise NotImplementedError
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the log's bounds."""

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S
 from spark_groupsource.lag import measure
-from spark_groupsource.lag.measure import LibrdkafkaLagRequests
+from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.lag.model import Retention
 from tests.unit.cluster.test_admin import FakeAdmin, cluster_of
 from tests.unit.fakes import ManualClock, make_options, tp
@@ -25,8 +25,8 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def made(clock: ManualClock) -> LibrdkafkaLagRequests:
-    return LibrdkafkaLagRequests(make_options(), clock, clock.advance)
+def made(clock: ManualClock) -> LagRequests:
+    return LagRequests(make_options(), clock, clock.advance)
 
 
 # --- retention

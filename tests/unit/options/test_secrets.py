@@ -19,7 +19,7 @@ from spark_groupsource.client.log import quiet_logger
 from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.errors import OptionError
 from spark_groupsource.executor.clients.error_events import reading_client_settings, trouble
-from spark_groupsource.executor.clients.port import IdentityRefused, Trouble
+from spark_groupsource.executor.clients.port import Trouble
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.client_settings import CODE_SETTINGS, SHOWN_SECRETS, UNSAFE_SETTINGS, is_sensitive
 from spark_groupsource.options.model import Reads, SourceOptions
@@ -404,7 +404,7 @@ def test_a_refused_certificate_is_a_refused_identity(alert: str) -> None:
     text = f"Receive failed: error:0A000412:SSL routines::ssl/tls alert {alert}: SSL alert number 42"
     transport(KafkaError(KafkaError._TRANSPORT, text))
     assert transport.authentication_failed
-    assert trouble(transport) == IdentityRefused(text)
+    assert trouble(transport) == Trouble(text, refused=True)
 
 
 def test_other_trouble_may_heal() -> None:

@@ -19,6 +19,7 @@ from spark_groupsource.planning.batch import (
     within_bytes,
 )
 from spark_groupsource.planning.shared_state import ReadByOthers
+from spark_groupsource.planning.start_position import Lineage
 from tests.unit.fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
 
 P0, P1, P2 = tp(0), tp(1), tp(2)
@@ -146,32 +147,32 @@ def test_a_plan_keeps_to_the_limit() -> None:
 
 def test_what_the_lineage_has_done_elsewhere_is_kept() -> None:
     start = offset_of(OffsetRange(P0, 0, 10), done={P2: 5})
-    end = next_offset(start, LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P1, 3, 4)])
+    end = next_offset(start, Lineage(LINEAGE), {"orders": TOPIC_ID}, [OffsetRange(P1, 3, 4)])
     assert end == offset_of(OffsetRange(P1, 3, 4), done={P0: 10, P2: 5})
 
 
 def test_a_partition_that_came_back_is_no_longer_done() -> None:
     start = offset_of(OffsetRange(P0, 0, 10), done={P1: 5})
-    end = next_offset(start, LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P0, 10, 12), OffsetRange(P1, 9, 11)])
+    end = next_offset(start, Lineage(LINEAGE), {"orders": TOPIC_ID}, [OffsetRange(P0, 10, 12), OffsetRange(P1, 9, 11)])
     assert end == offset_of(OffsetRange(P0, 10, 12), OffsetRange(P1, 9, 11))
 
 
 def test_ends_of_a_recreated_topic_are_forgotten() -> None:
     start = offset_of(OffsetRange(P0, 0, 10), OffsetRange(P1, 0, 10))
-    end = next_offset(start, LINEAGE, {"orders": "new-id"}, [OffsetRange(P0, 0, 3)])
+    end = next_offset(start, Lineage(LINEAGE), {"orders": "new-id"}, [OffsetRange(P0, 0, 3)])
     assert end == SourceOffset.of(LINEAGE, {"orders": "new-id"}, [OffsetRange(P0, 0, 3)], {})
 
 
 def test_ends_of_a_topic_that_is_not_planned_keep_its_id() -> None:
     refund = TopicPartition("refunds", 0)
     start = SourceOffset.of(LINEAGE, {"refunds": "r-id"}, [OffsetRange(refund, 0, 9)], {})
-    end = next_offset(start, LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P0, 0, 1)])
+    end = next_offset(start, Lineage(LINEAGE), {"orders": TOPIC_ID}, [OffsetRange(P0, 0, 1)])
     assert dict(end.topic_ids) == {"orders": TOPIC_ID, "refunds": "r-id"}
     assert dict(end.done) == {refund: 9}
 
 
 def test_a_new_lineage_takes_the_ends_along() -> None:
-    end = next_offset(offset_of(done={P1: 5}), OTHER_LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P0, 0, 1)])
+    end = next_offset(offset_of(done={P1: 5}), Lineage(OTHER_LINEAGE), {"orders": TOPIC_ID}, [OffsetRange(P0, 0, 1)])
     assert (end.lineage, dict(end.done)) == (OTHER_LINEAGE, {P1: 5})
 
 
@@ -314,8 +315,9 @@ def test_a_replay_reads_nothing_after_a_reset(
 def test_ends_that_a_reset_or_a_decision_makes_void_are_forgotten() -> None:
     start = offset_of(OffsetRange(P0, 10, 20), done={P1: 900, P2: 7})
     planned, ids = [OffsetRange(P0, 0, 50)], {"orders": TOPIC_ID}
-    assert dict(next_offset(start, LINEAGE, ids, planned, void={P1}).done) == {P1: 900, P2: 7}
-    after = next_offset(start, OTHER_LINEAGE, ids, planned, RESET, void={P0, P1})
+    assert dict(next_offset(start, Lineage(LINEAGE, void=frozenset({P1})), ids, planned).done) == {P1: 900, P2: 7}
+    own = Lineage(OTHER_LINEAGE, RESET, frozenset({P0, P1}))
+    after = next_offset(start, own, ids, planned)
     assert (dict(after.done), after.reset) == ({P2: 7}, RESET)
-    following = next_offset(after, OTHER_LINEAGE, ids, [OffsetRange(P1, 0, 1)], RESET, void={P0, P1})
+    following = next_offset(after, own, ids, [OffsetRange(P1, 0, 1)])
     assert dict(following.done) == {P0: 50, P2: 7}

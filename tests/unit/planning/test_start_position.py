@@ -17,7 +17,6 @@ from spark_groupsource.planning.start_position import (
     basis_without_offset,
     decide_start,
     must_pin,
-    newest_reset,
     open_start,
     void_ends,
 )
@@ -337,12 +336,6 @@ def test_a_reset_that_the_checkpoint_knows_changes_nothing() -> None:
 def test_a_recreated_topic_after_a_reset_starts_at_its_beginning() -> None:
     after = was_reset(0, THEIRS, 900, written_for="the deleted topic's id")
     assert decide_start(after, Basis.STARTING_POSITION) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
-
-
-def test_newest_reset() -> None:
-    assert newest_reset([]) is None
-    assert newest_reset([None, None]) is None
-    assert newest_reset([FIRST, None, SECOND, FIRST]) == SECOND
 
 
 CHECKPOINT = offset_of(OffsetRange(P0, 800, 900), done={tp(1): 70})

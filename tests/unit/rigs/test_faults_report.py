@@ -6,10 +6,10 @@ import sys
 from dataclasses import replace
 
 from spark_groupsource.model.offsets import TopicPartition
-from spark_groupsource.timeline.model import MAX_ELEMENTS, OUTSIDE, MarkKind, Period, Timeline, thinned
-from spark_groupsource.timeline.page import page_of
+from spark_groupsource.timeline.model import MAX_ELEMENTS, MarkKind, Period, Timeline, thinned
 from tests.faults import history as files
 from tests.faults.__main__ import main
+from tests.faults.draw import page
 from tests.faults.draw.picture import timeline_of
 from tests.faults.draw.report import table
 from tests.faults.judge.checker import check
@@ -28,7 +28,7 @@ def owners(timeline: Timeline, number: int) -> list[Period]:
 
 def test_a_lane_per_partition_with_owners_batches_and_commits() -> None:
     timeline = drawn(two_members())
-    assert timeline.lanes() == ("", "q1", "q2", TopicPartition("orders", 0), TopicPartition("orders", 1))
+    assert timeline.lanes() == ("q1", "q2", TopicPartition("orders", 0), TopicPartition("orders", 1))
     for number in range(2):
         lane = TopicPartition("orders", number)
         assert {period.query for period in owners(timeline, number)} == {"q1", "q2"}
@@ -37,13 +37,16 @@ def test_a_lane_per_partition_with_owners_batches_and_commits() -> None:
 
 
 def test_faults_have_a_lane_and_a_band_until_the_group_has_recovered() -> None:
-    timeline = drawn(two_members())
-    (fault,) = (mark for mark in timeline.marks if mark.kind is MarkKind.FAULT)
-    assert fault.lane == OUTSIDE
-    assert "app-killed q1" in fault.text
-    (band,) = timeline.bands
-    assert band.is_serious
-    assert band.start == fault.at < band.end
+    story = two_members()
+    figure = page.drawn(drawn(story), story.history().faults)
+    (fault,) = (trace for trace in figure.data if trace.name == "fault")
+    assert fault.text == ("app-killed q1",)
+    assert figure.layout.yaxis.ticktext == ("faults", "<b>q1</b>", "<b>q2</b>", "orders-0", "orders-1")
+    bottom, top = figure.layout.yaxis.range
+    assert bottom > 0 > fault.y[0] > top, "the lane is above the others"
+    (band,) = figure.layout.shapes
+    assert band.fillcolor == fault.marker.color
+    assert band.x0 == fault.x[0] < band.x1
 
 
 def test_a_violation_is_in_the_title() -> None:
@@ -59,7 +62,8 @@ def test_a_long_run_makes_a_small_picture() -> None:
     timeline = drawn(story)
     found = thinned(timeline)
     assert found.elements() <= MAX_ELEMENTS < timeline.elements()
-    assert len(page_of(timeline)) - len(page_of(drawn(Story()))) < 3_000_000
+    written = page.page_of(timeline, story.history().faults)
+    assert len(written) - len(page.page_of(drawn(Story()), ())) < 3_000_000
 
 
 def test_the_table() -> None:

@@ -15,7 +15,7 @@ from scripts.demo.__main__ import (
 )
 from scripts.demo.kafka import PartitionState, offset_table
 from scripts.demo.load_flights import read_flights, records_of, to_record
-from spark_groupsource.spark.progress_listener import progress_line
+from spark_groupsource.spark.progress_listener import batch_figures, progress_line
 
 OFFSET = {"v": 1, "lineage": "2f0c2cf6-0d5f-4a45-9f5e-d8f7b0a4c111"}
 
@@ -24,9 +24,9 @@ def listener_line(owned: dict[str, int]) -> str:
     ranges = {number: [0, end] for number, end in owned.items()}
     end = {**OFFSET, "topics": {"flights": {"id": "an-id", "ranges": ranges}}}
     source = {"endOffset": json.dumps(end), "latestOffset": json.dumps({"flights": owned})}
-    line = progress_line({"name": "flight-delays", "batchId": 3, "numInputRows": 7, "sources": [source]})
-    assert line is not None
-    return line
+    found = batch_figures({"name": "flight-delays", "batchId": 3, "numInputRows": 7, "sources": [source]})
+    assert found is not None
+    return progress_line(found)
 
 
 def test_owned_partitions_are_read_from_the_lines_of_the_progress_listener() -> None:

@@ -17,10 +17,10 @@ from spark_groupsource.membership.events import DrainOutcome, HandOver, Partitio
 from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.membership.report import MemberReport
-from spark_groupsource.metrics import EVENTS, REBALANCE_OUTCOMES, Histogram, MetricsLog
+from spark_groupsource.metrics import EVENTS, REBALANCE_OUTCOMES, MetricsLog
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
-from spark_groupsource.prometheus.families import Distribution
+from spark_groupsource.prometheus.families import Histogram
 from spark_groupsource.sidecars.metrics_port import QUERY_METRICS, open_metrics_port, query_samples
 from tests.unit.fakes import ManualClock, flight, make_options, tp
 
@@ -141,9 +141,7 @@ def test_the_table_is_complete(log: MetricsLog, report: MemberReport) -> None:
 def test_a_histogram_counts_a_value_at_its_bound() -> None:
     counted = Histogram.empty(1.0, 2.0).plus(1.0).plus(1.5).plus(3.0)
     assert (counted.counts, counted.total) == ((1, 1, 1), 5.5)
-    assert Distribution(counted.bounds, counted.counts, counted.total).cumulated() == [
-        (1.0, 1), (2.0, 2), (float("inf"), 3),
-    ]  # fmt: skip
+    assert counted.cumulated() == [(1.0, 1), (2.0, 2), (float("inf"), 3)]
 
 
 # --- the port

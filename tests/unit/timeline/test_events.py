@@ -112,7 +112,7 @@ def test_many_batches_are_joined_and_none_is_dropped() -> None:
     blocks = tuple(Block("a", "a", at / 10, at / 10 + 0.05, 3) for at in range(100_000))
     points = tuple(LagPoint("a", at / 10, at) for at in range(100_000))
     errors = tuple(EventMark(MarkKind.ERROR, "a", at / 10, "x") for at in range(1_000))
-    found = thinned(Timeline("t", "", 0, 10_000, ("a",), (), (), blocks, errors, (), points))
+    found = thinned(Timeline("t", "", 0, 10_000, ("a",), (), (), blocks, errors, points))
     assert found.elements() <= 20_000
     assert (sum(b.batches for b in found.blocks), sum(b.records for b in found.blocks)) == (100_000, 300_000)
     assert sum(mark.count for mark in found.marks) == 1_000

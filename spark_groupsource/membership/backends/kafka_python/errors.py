@@ -83,12 +83,12 @@ def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | Non
 def unreachable(options: SourceOptions, error: BaseException, transport: LastTransportError) -> GroupKafkaError:
     """Return the error for a first contact that failed. The client's own error may only be a timeout."""
     if transport.authentication_failed or is_refused_identity(error):
-        return not_authenticated(options, transport.reason_or(str(error)))
+        return not_authenticated(options, transport.text or str(error))
     return KafkaUnavailableError(
         errors.BROKER_UNREACHABLE,
         servers=options.bootstrap_servers,
         timeout_s=CONTACT_TIMEOUT_S,
-        reason=transport.reason_or(str(error) or type(error).__name__),
+        reason=transport.text or str(error) or type(error).__name__,
     )
 
 

@@ -49,6 +49,7 @@ from spark_groupsource.spark.executor_facts import (
 )
 from tests.checkout import ROOT
 from tests.unit.checkpoint.test_log import v1
+from tests.unit.cli.fake_output import FakeOutput
 from tests.unit.cli.test_adopt_origins import written
 from tests.unit.fakes import ManualClock, group_denied, offset_of, tp
 
@@ -428,17 +429,17 @@ def report(
         assert asked is not None, "no master was named"
         raise asked
 
-    said: list[str] = []
-    doctor = Doctor(command, GroupProtocol.CLASSIC, lambda: cluster, lambda: FACTS, ask, ManualClock())
-    return report_doctor(doctor, said.append), "\n".join(said)
+    output = FakeOutput()
+    doctor = Doctor(command, GroupProtocol.CLASSIC, lambda: cluster, lambda: FACTS, ask, ManualClock(), output)
+    return report_doctor(doctor), "\n".join(output.lines)
 
 
 def test_steps_are_reported() -> None:
-    steps: list[str] = []
+    output = FakeOutput()
     command = DoctorCommand(CONNECTION, topics=("orders",), master="local[1]")
     given = (command, GroupProtocol.CLASSIC, FakeCluster, lambda: FACTS, lambda *_: survey(), ManualClock())
-    report_doctor(Doctor(*given, step=steps.append), str)
-    assert steps == [
+    report_doctor(Doctor(*given, output))
+    assert output.steps == [
         "reading the versions of this Python", "asking the brokers", "checking topic orders",
         "starting an application on local[1], and asking its executors",
     ]  # fmt: skip
@@ -523,7 +524,7 @@ def test_the_exit_code(
 ) -> None:
     cluster = FakeCluster()
     cluster.known["orders"] = Rights(frozenset(operations), 1)
-    monkeypatch.setattr(program, "LibrdkafkaFacts", lambda *_: cluster)
+    monkeypatch.setattr(program, "ClusterFacts", lambda *_: cluster)
     assert program.main(["doctor", "--bootstrap-servers", "b:1", "--topic", "orders"]) == code
     assert re.search(r"^skipped +executors", capsys.readouterr().out, re.MULTILINE)
 

@@ -15,13 +15,14 @@ from confluent_kafka import TopicPartition as ClientPartition
 from spark_groupsource import errors
 from spark_groupsource import redaction as masking
 from spark_groupsource.assignors.notes import MemberNote
-from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.arguments import Connection, GroupCommand
 from spark_groupsource.cli.group.command import read_report, report_group
 from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, RawGroups, live_members
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError, OptionError
 from spark_groupsource.model.offsets import TopicPartition
+from tests.unit.cli.fake_output import FakeOutput
 from tests.unit.fakes import ManualClock, group_denied, make_options, tp
 
 GIVEN = ["group", "--bootstrap-servers", "broker:9092", "--group", "shop"]
@@ -32,7 +33,7 @@ COMMAND = GroupCommand(Connection("broker:9092", "shop"))
 
 
 class FakeCluster:
-    """A `DescriberPort` and a `LagRequests` on dicts. Each log is [10, 100)."""
+    """The group and its lag on dicts. Each log is [10, 100)."""
 
     def __init__(self, description: GroupDescription | None = None, **counts: int) -> None:
         self.description = description
@@ -63,7 +64,6 @@ class FakeCluster:
 
 def run(command: GroupCommand, cluster: FakeCluster, pauses: int = 0) -> list[str]:
     """Return what was printed; `pauses` of --watch, then Ctrl-C."""
-    said: list[str] = []
     clock, left = ManualClock(), [None] * pauses
 
     def pause(seconds: float) -> None:
@@ -72,18 +72,19 @@ def run(command: GroupCommand, cluster: FakeCluster, pauses: int = 0) -> list[st
             raise KeyboardInterrupt
         left.pop()
 
+    output = FakeOutput(pause)
     try:
-        report_group(command, cluster, cluster, clock, print_line=said.append, pause=pause)
+        report_group(command, cluster, cluster, clock, output)
     except KeyboardInterrupt:
-        said.append("ended")
-    return said
+        output.lines.append("ended")
+    return output.lines
 
 
 def test_the_partitions_of_members_and_of_offsets_and_no_others() -> None:
     member = DescribedMember("A", "a", "h", None, frozenset({tp(0), tp(9), TopicPartition("deleted", 0)}))
     cluster = FakeCluster(GroupDescription("shop", "Stable", members=(member,)), orders=4, other=3)
     cluster.groups = {tp(0): 90, tp(2): 100}
-    report = read_report(COMMAND, cluster, cluster)
+    report = read_report(COMMAND, cluster, cluster, FakeOutput())
     assert {partition: (lag.committed, lag.records) for partition, lag in report.lags.items()} == {
         tp(0): (90, 10), tp(2): (100, 0),
     }  # fmt: skip
@@ -333,7 +334,7 @@ def test_who_is_in_a_group() -> None:
     ],
 )
 def test_a_group_of_commits_alone(seen: Any, simple: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = LibrdkafkaGroupAdmin(make_options(), ManualClock(), lambda _: None)
+    admin = GroupAdmin(make_options(), ManualClock(), lambda _: None)
     monkeypatch.setattr(admin, "described", lambda: seen)
     assert admin.is_simple() is simple
 
