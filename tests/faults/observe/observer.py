@@ -43,6 +43,8 @@ CLIENT: Mapping[str, str | int | float] = {
 _ANSWER_S = 5.0
 _READ_S = 120.0
 PACE_S = 0.05
+# Seconds after which every broker knows of a partition that was added.
+_SPREAD_S = 10.0
 
 
 def attempt(call: Callable[[], T]) -> T | None:
@@ -66,6 +68,7 @@ class Observer:
         self._client = Consumer({**self._settings, "group.id": group, "enable.auto.commit": False})
         self._describer = Describer(bootstrap_servers, group)
         self._known: set[Partition] = set()
+        self._spreads_until_s = 0.0
 
     def create_topic(self, topic: str, partitions: int) -> str:
         """Create a topic whose records stay, and wait until it has its leaders; returns its id."""
@@ -115,6 +118,9 @@ class Observer:
         # Not by the admin client: librdkafka (2.16) can crash there when the coordinator has moved.
         if not self._known:
             self._known = self.all_partitions()
+        elif time.monotonic() < self._spreads_until_s:
+            # The broker that was asked may not have heard of the change.
+            self._known = attempt(self.all_partitions) or self._known
         answer = self._client.committed([TopicPartition(*one) for one in sorted(self._known)], timeout=_ANSWER_S)
         return {(p.topic, p.partition): p.offset for p in answer if p.error is None and p.offset >= 0}
 
@@ -159,6 +165,7 @@ class Observer:
         """Ask for the topics' partitions again at the next question: one was added, or these are the topics now."""
         if topics is not None:
             self.topics = tuple(topics)
+        self._spreads_until_s = time.monotonic() + _SPREAD_S
         self._known = set()
 
     def close(self) -> None:
