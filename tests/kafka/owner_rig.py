@@ -68,10 +68,16 @@ class Ids(threading.Thread):
                 self._send(number - _AGAIN_AFTER, times[number - _AGAIN_AFTER], shift=1)
             self.written = number + 1
 
-    def end(self) -> None:
-        """End, and write one record per partition from far in the future: all windows of the ids are complete then."""
+    def end(self, wait_read: Callable[[], object]) -> None:
+        """End, and write one record per partition from far in the future: all windows of the ids are complete then.
+
+        `wait_read` waits until all ids are read. A partition that is without an owner for a moment is read later than
+        the others: its ids would be too late behind their last records.
+        """
         self._ended.set()
         self.join()
+        assert self._producer.flush(60) == 0
+        wait_read()
         for partition in range(_PARTITIONS):
             late_ms = int((time.time() + 86_400) * 1000)
             self._producer.produce(self._topic, f"end-{partition},{late_ms}".encode(), partition=partition)
@@ -319,7 +325,8 @@ def _drive(rig: Rig, ids: Ids, actions: Sequence[Callable[[], None]], minutes: f
             break
         print(f"[{number}/{len(actions)}] {ids.written} ids", flush=True)
         action()
-    ids.end()
+    group, topic = rig.settings["group"], rig.settings["topic"]
+    ids.end(lambda: wait_for("all ids read", lambda: rig.client.lag(group, topic) == 0, _LONG_S, rig.evidence))
 
 
 def _calm_run(rig: Rig, servers: str) -> Path:
