@@ -81,8 +81,8 @@ def figure_of(timeline: Timeline) -> tuple[Any, Rows]:
         figure.add_trace(go.Scatter(**trace), row=2, col=1)
     figure.update_layout(**_layout(timeline, lanes_px + lag_px + 40))
     figure.update_xaxes(
-        type="date", range=[_time(timeline.start), _time(max(timeline.end, timeline.start + 1))], gridcolor=_GRID,
-        showticklabels=True,
+        type="date", range=[axis_time(timeline.start), axis_time(max(timeline.end, timeline.start + 1))],
+        gridcolor=_GRID, showticklabels=True,
     )  # fmt: skip
     figure.update_yaxes(_lane_axis(rows), row=1, col=1)
     if lag_px:
@@ -160,7 +160,7 @@ def _bar_values(
 ) -> dict[str, Any]:
     return {
         "y": [rows.middle(one.lane) for one in bars],
-        "base": [_time(one.start) for one in bars],
+        "base": [axis_time(one.start) for one in bars],
         "x": [_ms(one.end - one.start) for one in bars],
         "width": thickness,
         "hovertext": [_hover(text, one.start, one.end) for one, text in zip(bars, texts, strict=True)],
@@ -184,7 +184,7 @@ def _marks(timeline: Timeline, rows: Rows) -> Iterator[dict[str, Any]]:
         # At the lane's lower edge: a group commits so often that the marks would hide the batches.
         shift = 0.36 if kind is MarkKind.COMMIT else 0.0
         yield {
-            "kind": "Scatter", "mode": "markers", "name": kind.value, "x": [_time(mark.at) for mark in marks],
+            "kind": "Scatter", "mode": "markers", "name": kind.value, "x": [axis_time(mark.at) for mark in marks],
             "y": [rows.middle(mark.lane) + rows.thickness(mark.lane, shift) for mark in marks],
             "hoverinfo": "text", "hovertext": [_mark_text(mark) for mark in marks], "cliponaxis": True,
             "marker": {"symbol": symbol, "color": colour, "size": size - smaller,
@@ -204,7 +204,7 @@ def _lag(timeline: Timeline) -> Iterator[dict[str, Any]]:
         if points:
             yield {
                 "mode": "lines+markers" if len(points) < 500 else "lines", "name": f"lag of {_safe(query)}",
-                "x": [_time(point.at) for point in points], "y": [point.records for point in points],
+                "x": [axis_time(point.at) for point in points], "y": [point.records for point in points],
                 "hovertext": [_lag_text(point) for point in points], "hoverinfo": "text", "connectgaps": False,
                 "line": {"color": COLOURS[number % len(COLOURS)], "shape": "hv", "width": 1.5},
                 "marker": {"size": 4}, "legendgroup": query, "showlegend": False,
@@ -254,7 +254,7 @@ def _lane_name(lane: Lane) -> str:
 
 
 def _hover(text: str, *moments: float) -> str:
-    times = " to ".join(_time(at)[11:] for at in moments)
+    times = " to ".join(axis_time(at)[11:] for at in moments)
     took = f", {moments[1] - moments[0]:,.2f} s" if len(moments) > 1 else ""
     return f"{_safe(text)}<br>{times} UTC{took}"
 
@@ -264,7 +264,7 @@ def _safe(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def _time(at: float) -> str:
+def axis_time(at: float) -> str:
     """Return a moment in UTC as plotly reads it, to the millisecond."""
     return datetime.fromtimestamp(round(at, 3), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 

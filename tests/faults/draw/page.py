@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from spark_groupsource.timeline.model import Timeline
-from spark_groupsource.timeline.page import Rows, figure_of, html_of
+from spark_groupsource.timeline.page import Rows, axis_time, figure_of, html_of
 from tests.faults.history import Fault
 
 _SERIOUS, _CLEAN = "#c62828", "#455a64"
@@ -29,8 +28,9 @@ def drawn(timeline: Timeline, faults: Sequence[Fault]) -> Any:
         _add_lane(figure, rows, timeline, faults)
     for fault in faults:
         figure.add_shape(
-            type="rect", xref="x", yref="y domain", y0=0, y1=1, layer="below", opacity=0.1, x0=_time(fault.started_at),
-            x1=_time(fault.recovered_at), line_width=0, fillcolor=_CLEAN if fault.clean else _SERIOUS,
+            type="rect", xref="x", yref="y domain", y0=0, y1=1, layer="below", opacity=0.1,
+            x0=axis_time(fault.started_at), x1=axis_time(fault.recovered_at),
+            line_width=0, fillcolor=_CLEAN if fault.clean else _SERIOUS,
         )  # fmt: skip
     return figure
 
@@ -51,7 +51,7 @@ def _add_lane(figure: Any, rows: Rows, timeline: Timeline, faults: Sequence[Faul
         marks = [(fault, row) for fault, row in zip(faults, places, strict=True) if fault.clean is is_clean]
         if marks:
             figure.add_trace(go.Scatter(
-                mode="markers+text", name=name, x=[_time(fault.started_at) for fault, _ in marks],
+                mode="markers+text", name=name, x=[axis_time(fault.started_at) for fault, _ in marks],
                 y=[-height * (1 - (row + 0.5) / count) for _, row in marks],
                 hoverinfo="text", hovertext=[_hover(name, fault) for fault, _ in marks],
                 text=[html.escape(label_of(fault), quote=False) for fault, _ in marks], cliponaxis=True,
@@ -69,7 +69,7 @@ def label_of(fault: Fault) -> str:
 def _hover(name: str, fault: Fault) -> str:
     took = f"recovered in {fault.recovered_at - fault.started_at:.1f} s"
     text = html.escape(f"{name}: {fault.number} {label_of(fault)}, {took}", quote=False)
-    return f"{text}<br>{_time(fault.started_at)[11:]} UTC"
+    return f"{text}<br>{axis_time(fault.started_at)[11:]} UTC"
 
 
 def _placed(timeline: Timeline, faults: Sequence[Fault]) -> list[int]:
@@ -95,8 +95,3 @@ def _span(timeline: Timeline, fault: Fault) -> tuple[float, float]:
 
 def _side(timeline: Timeline, fault: Fault) -> str:
     return "middle left" if _span(timeline, fault)[0] < fault.started_at else "middle right"
-
-
-def _time(at: float) -> str:
-    """Return a moment in UTC as plotly reads it, to the millisecond."""
-    return datetime.fromtimestamp(round(at, 3), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
