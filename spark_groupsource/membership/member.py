@@ -503,9 +503,12 @@ class Member:
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`."""
-        self._port.release(partitions)
         if self.machine.state not in FINAL_STATES:
             self._lose(partitions)
+        # R111: otherwise its client joins again as soon as the partitions are released
+        if self.error is not None or (self._stop.requested and not self._flight_is_awaited()):
+            self._port.stay_out()
+        self._port.release(partitions)
 
     def on_note(self, standby: Partitions, refusal: str) -> None:
         """See `MemberListener`."""

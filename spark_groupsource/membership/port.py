@@ -141,6 +141,9 @@ class GroupPort(Protocol):
     def release(self, partitions: Partitions) -> None:
         """Give up partitions (all of them under an eager protocol)."""
 
+    def stay_out(self) -> None:
+        """Do not join again (rule R111). Called in `on_lost` before `release`, by a member that ends."""
+
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, GroupOffset]:

@@ -319,8 +319,16 @@ class Independent:
 
     def remove_members(self, group: str, *, consumer: bool) -> None:
         """Remove all members from a KIP-848 group (`consumer`) or a classic one. Only the coordinator knows."""
-        for member in self._admin.describe_consumer_groups([group])[group].result(30).members:
-            remove_member(self.bootstrap_servers, group, member.member_id, consumer=consumer)
+        for member in self.member_ids(group):
+            self.remove_member(group, member, consumer=consumer)
+
+    def remove_member(self, group: str, member: str, *, consumer: bool) -> None:
+        """Remove one member; see `remove_members`."""
+        remove_member(self.bootstrap_servers, group, member, consumer=consumer)
+
+    def member_ids(self, group: str) -> list[str]:
+        """Return the ids of all members that the coordinator knows."""
+        return [each.member_id for each in self._admin.describe_consumer_groups([group])[group].result(30).members]
 
     def strategy(self, group: str) -> str:
         """Return the assignment strategy that the coordinator names."""

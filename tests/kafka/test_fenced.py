@@ -10,7 +10,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -159,30 +160,42 @@ def test_p5_p6_a_proof_whose_answer_is_older_than_the_groups_session_proves_noth
 def test_a_stop_of_a_member_that_was_removed_waits_for_no_batch(
     protocol: str, make_scene: Callable[[str], Scene]
 ) -> None:
-    """1. A batch is in flight. 2. The reader is stopped, and its session ends. 3. It goes on: the proof of its
-    membership is refused, and its client has not noticed. 4. A stop was requested: it leaves at once.
+    """1. A batch is in flight. 2. The reader is stopped, and removed from the group. The second query gets all
+    partitions, and hangs: nobody can join. 3. A stop is requested. The first goes on: the proof of its membership is
+    refused, or its client notices by a heartbeat. 4. It leaves at once.
     """
     scene, gate = make_scene(protocol), Gate()
-    # The client notices with its next heartbeat.
-    slow = {"kafka.session.timeout.ms": "45000", "kafka.heartbeat.interval.ms": "15000"}
     if protocol == "kip848":
-        scene.client.set_group_session_timeout(scene.group, 45_000, heartbeat_ms=15_000)
-    first = scene.start_and_read("first", gate, drainTimeoutMs="25000", **({} if protocol == "kip848" else slow))
+        scene.client.set_group_session_timeout(scene.group, 45_000, heartbeat_ms=1_000)
+    else:
+        scene.options["kafka.session.timeout.ms"] = "45000"
+    first = scene.start("first", gate, drainTimeoutMs="25000")
+    scene.events["first"].wait_for("assigned")
+    (removed,) = scene.client.member_ids(scene.group)
+    scene.start("second")
+    scene.events["second"].wait_for("started")
+    scene.wait_shared()
+    scene.produce()
+    scene.wait_idle()
     seen = scene.events["first"]
     with released(gate):
         gate.armed = True
         scene.produce_one_batch("first")
         gate.wait_reached(scene.evidence)
-        with stopped(seen.reader_pid()):
-            scene.client.remove_members(scene.group, consumer=protocol == "kip848")
-            asked = ask_to_stop(StopFiles(str(first.checkpoint)), {})
-            # Longer than the silence that is doubted.
-            time.sleep(4 if protocol == "kip848" else 16)
-        woken_s = time.time()
-        left_s = float(seen.wait_for("left", timeout_s=40)["at"]) - woken_s
+        with ExitStack() as hangs:
+            with stopped(seen.reader_pid()):
+                scene.client.remove_member(scene.group, removed, consumer=protocol == "kip848")
+                wait_taken_over(scene)
+                asked = ask_to_stop(StopFiles(str(first.checkpoint)), {})
+                # Longer than the silence that is doubted.
+                time.sleep(4)
+                hangs.enter_context(stopped(scene.events["second"].reader_pid()))
+            woken_s = time.time()
+            left_s = float(seen.wait_for("left", timeout_s=40)["at"]) - woken_s
         print(f"{protocol}: left {left_s:.3f} s after it woke")
         assert seen.lines("lost"), scene.evidence()
-        assert left_s < 8.0, scene.evidence()
+        # A client that has sent a JoinGroup before it knew of the stop waits for its LeaveGroup for 5 s.
+        assert left_s < 15.0, scene.evidence()
         assert seen.lines("left")[-1]["details"]["outcome"] == "LOST"
         wait_for("an answer", lambda: None not in ask_to_stop(StopFiles(str(first.checkpoint)), asked).values(), 20)
         assert set(ask_to_stop(StopFiles(str(first.checkpoint)), asked).values()) == {Answer.INCOMPLETE}
@@ -218,6 +231,39 @@ def test_m22_on_partitions_lost_fail_ends_the_query(make_scene: Callable[[str], 
     error = str(first.query.exception())
     assert "[GROUPKAFKA.PARTITIONS_LOST]" in error
     assert "'onPartitionsLost'" in error
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.rule("R111")
+def test_p6_a_member_that_ends_by_a_loss_is_not_in_the_group_again(
+    protocol: str, make_scene: Callable[[str], Scene]
+) -> None:
+    """1. Two queries share the topic, the first one with onPartitionsLost=fail. The second one hangs. 2. The first is
+    removed from the group; its client notices that. 3. Its query ends, and so does its process. 4. The second goes on:
+    it has all partitions, long before a session could have ended.
+    """
+    session_s = 45
+    scene = make_scene(protocol)
+    if protocol == "kip848":
+        scene.client.set_group_session_timeout(scene.group, session_s * 1000, heartbeat_ms=1_000)
+    else:
+        scene.options["kafka.session.timeout.ms"] = str(session_s * 1000)
+    first = scene.start("first", onPartitionsLost="fail")
+    scene.events["first"].wait_for("assigned")
+    (removed,) = scene.client.member_ids(scene.group)
+    scene.start("second")
+    scene.events["second"].wait_for("started")
+    scene.wait_shared()
+    reader = scene.events["first"].reader_pid()
+    with stopped(scene.events["second"].reader_pid()):
+        scene.client.remove_member(scene.group, removed, consumer=protocol == "kip848")
+        wait_for("the end of the first query", lambda: not first.query.isActive, 30, scene.evidence)
+        wait_for("the end of its reader", lambda: not Path(f"/proc/{reader}").exists(), 30, scene.evidence)
+    went_on_s = time.monotonic()
+    wait_taken_over(scene)
+    print(f"{protocol}: all partitions {time.monotonic() - went_on_s:.1f} s after the second went on")
+    assert scene.client.member_count(scene.group) == 1
+    assert time.monotonic() - went_on_s < session_s / 2, scene.evidence()
 
 
 def test_m23_kip848_refuses_a_second_query_with_one_instance_id(

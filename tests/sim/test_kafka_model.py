@@ -58,6 +58,7 @@ class Bare:
         self.slow_s = 0.0
         self.fails = False
         self.stops = False
+        self.ends_when_lost = False
         self.calls: list[Callable[[], object]] = []
         self.world.spawn(self.process, self._main, name)
 
@@ -92,6 +93,8 @@ class Bare:
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         self._saw("lost", partitions)
         self.owned -= set(partitions)
+        if self.ends_when_lost:
+            self.client.stay_out()
         self.client.release(partitions)
 
     def on_commit_result(self, result: Any) -> None:
@@ -428,3 +431,24 @@ def test_a_cooperative_member_without_partitions_leaves() -> None:
     second.stops = True
     group.run(3.0)
     assert [r.event for r in group.coordinator.records if r.query == "q2"][-1] == "gone"
+
+
+@pytest.mark.parametrize("stays_out", [True, False])
+@pytest.mark.parametrize("protocol", ["eager", "cooperative"])
+@pytest.mark.rule("R111")
+def test_a_member_that_ends_after_a_loss_must_stay_out(protocol: str, stays_out: bool) -> None:
+    """1. Two members share; one hangs. 2. The other loses its session, and closes as soon as it knows. Without more its
+    client has sent a JoinGroup by then: its LeaveGroup is never read, and it gets partitions.
+    """
+    group = Group(protocol, session_s=45.0)
+    first, second = group.member("q1"), group.member("q2")
+    group.run(15.0)
+    second.ends_when_lost = stays_out
+    first.process.stop(15.0)
+    group.coordinator._expire(second.client.member_id)
+    for _ in range(1000):
+        group.run(0.01)
+        # The time that a thread takes to notice it, and a member id.
+        second.stops = second.stops or ("lost" in dict(second.events) and bool(second.client.member_id or stays_out))
+    group.run(10.0)
+    assert (first.numbers == [0, 1, 2, 3]) is stays_out

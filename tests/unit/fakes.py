@@ -230,6 +230,9 @@ class FakeGroup:
         self.owned |= set(partitions)
         self._record("accept", partitions)
 
+    def stay_out(self) -> None:
+        self._record("stay_out", None)
+
     def release(self, partitions: Partitions) -> None:
         self.owned -= set(partitions)
         self._record("release", partitions)

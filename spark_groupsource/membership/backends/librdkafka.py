@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -223,6 +224,20 @@ class LibrdkafkaGroup:
                 # No later poll can raise it.
                 group = self._options.group_id
                 LOG.error("a callback failed while the client closed: group=%s", group, exc_info=error)
+
+    def stay_out(self) -> None:
+        """See `GroupPort`. The client applies it when the partitions are released, before it would join.
+
+        Guards against (rule R111, a loss):
+        1. A member loses its partitions. With `onPartitionsLost=fail`, or after a stop was requested, it ends.
+        2. It releases them, so its client sends a JoinGroup, which waits for a member that drains.
+        3. Its client closes. The broker reads a connection's requests one by one, so the LeaveGroup waits behind the
+           JoinGroup. The client gives up, and its process ends.
+        4. The round ends. The member that is gone gets partitions. Nobody reads them until its session expires.
+        """
+        # After a fatal error it raises, and the client does not join either.
+        with suppress(KafkaException):
+            self._client().unsubscribe()
 
     def _leave_without_partitions(self, consumer: Consumer) -> None:
         """Let a cooperative client without partitions leave the group: its own `close` does not.

@@ -124,6 +124,8 @@ class GroupClient:
         self._rejoins_after = False
         self._is_lost = False
         self._leaves_on_unassign = self._waits_for_leave = self._terminates = False
+        # rkcg_next_unsubscribe: a classic client unsubscribes when the rebalance is over.
+        self._unsubscribes_next = False
         self._heartbeat_in_transit = False
         self._poll_exceeded = self._polls_are_timed = False
         self._last_poll = self._terminated_at = 0.0
@@ -149,6 +151,10 @@ class GroupClient:
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """See `GroupPort`."""
+        raise NotImplementedError
+
+    def stay_out(self) -> None:
+        """See `GroupPort`. LibrdkafkaGroup: `consumer.unsubscribe()` in the callback."""
         raise NotImplementedError
 
     def _unsubscribe(self, *, leave: bool) -> None:

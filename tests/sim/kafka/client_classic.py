@@ -94,6 +94,11 @@ class ClassicClient(GroupClient):
         elif self._update_subscribed():
             self._rejoin("subscription modified")
 
+    def stay_out(self) -> None:
+        """See `GroupPort` (6291 in rd_kafka_cgrp_subscribe: put off until the callback is served)."""
+        self._open()
+        self._unsubscribes_next = True
+
     def _unsubscribe(self, *, leave: bool) -> None:
         """6206 rd_kafka_cgrp_unsubscribe."""
         self._polls_are_timed = False
@@ -168,6 +173,9 @@ class ClassicClient(GroupClient):
         topics, self._next_topics = self._next_topics, None
         if topics is not None:
             self._set_subscription(topics)
+        elif self._unsubscribes_next:
+            self._unsubscribes_next = False
+            self._unsubscribe(leave=True)
         if self._topics is None or self._state is not JoinState.INIT:
             return
         if now >= self._join_at:

@@ -87,6 +87,11 @@ class ConsumerClient(GroupClient):
         self._was_subscribed = self._sends_topics = True
         self._expedite()
 
+    def stay_out(self) -> None:
+        """See `GroupPort`."""
+        self._open()
+        self._unsubscribe(leave=True)
+
     def _unsubscribe(self, *, leave: bool) -> None:
         """6146 rd_kafka_cgrp_consumer_unsubscribe."""
         self._polls_are_timed = False

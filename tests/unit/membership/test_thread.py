@@ -1112,13 +1112,24 @@ def test_a_silence_during_a_drain_puts_the_kept_partitions_in_doubt() -> None:
 # --- lost
 
 
+@pytest.mark.rule("R111")
 def test_lost_partitions_fail_the_query_when_asked_to() -> None:
+    """The member does not join again meanwhile: nobody would read what it is given."""
     with running(onPartitionsLost="fail") as bed:
         bed.own((0, 10), (1, 0))
         bed.group.lose(P0, P1)
         assert bed.member.join(WAIT_S)
         with pytest.raises(MembershipError, match=r"PARTITIONS_LOST.*2 partitions.*orders-0, orders-1"):
             bed.member.view()
+        assert [name for name, _ in bed.group.calls][-3:] == ["stay_out", "release", "close"]
+
+
+def test_a_member_that_goes_on_after_a_loss_joins_again() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.group.lose(P0)
+        bed.group.wait_for("the loss", lambda: bed.group.named("release") == [(P0,)])
+        assert bed.group.named("stay_out") == []
 
 
 # --- errors

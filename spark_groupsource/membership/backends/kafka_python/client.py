@@ -175,6 +175,13 @@ class KafkaPythonGroup:
         if self._identity.transport.refused_for_good:
             listener.on_error(not_authenticated(self._options, self._identity.transport.text))
 
+    def stay_out(self) -> None:
+        """See `GroupPort`."""
+        if self._driver is not None and self._internals is not None:
+            # R111: the client would join in the poll that reports the loss
+            self._internals.refuse_to_join()
+            self._driver.request_close()
+
     def _serve(self) -> None:
         listener = self._listener
         while listener is not None:

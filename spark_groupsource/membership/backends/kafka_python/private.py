@@ -17,6 +17,7 @@ from weakref import WeakSet
 from kafka import KafkaConsumer, OffsetAndMetadata, __version__
 from kafka import TopicPartition as ClientPartition
 from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
+from kafka.errors import KafkaError
 from kafka.future import Future
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
@@ -34,6 +35,7 @@ _OF_CLASSES: Mapping[type, tuple[str, ...]] = {
 }
 # What `Internals` needs of a consumer. Most exist only in an instance.
 _OF_CONSUMER = (
+    "_coordinator._do_join_and_sync_async",
     "_coordinator._heartbeat_enabled",
     "_coordinator._offset_fetch_futures",
     "_coordinator._rebalance_protocol",
@@ -140,6 +142,14 @@ class Internals:
     def request_rejoin(self) -> None:
         """Make the next poll join again."""
         self._coordinator.request_rejoin()
+
+    def refuse_to_join(self) -> None:
+        """Make each join fail from now on, the one of a poll under way, too: that poll raises `KafkaError`."""
+
+        async def refuse() -> bytes:
+            raise KafkaError("the member ends")
+
+        self._coordinator._do_join_and_sync_async = refuse
 
     def reset_generation(self) -> None:
         """Drop the membership: the next poll joins as a new member."""

@@ -201,6 +201,25 @@ def test_a_cooperative_member_without_partitions_leaves(
     assert bed.client.subscriptions == [["orders"], *([[]] if unsubscribes else [])]
 
 
+@pytest.mark.rule("R111")
+def test_a_member_that_stays_out_unsubscribes() -> None:
+    bed = Bed()
+    bed.group.subscribe(["orders"])
+    bed.group.stay_out()
+    assert bed.client.subscriptions == [["orders"], []]
+
+
+def test_a_client_that_refuses_everything_after_a_fatal_error_joins_nothing_either() -> None:
+    bed = Bed()
+    bed.client.unsubscribe = refuse_fatally  # type: ignore[method-assign]
+    bed.group.stay_out()
+
+
+def refuse_fatally() -> None:
+    """Raise what the client raises after a fatal error."""
+    raise KafkaException(KafkaError(KafkaError._FATAL))
+
+
 # --- commits
 
 

@@ -61,6 +61,9 @@ class FakeCoordinator:
     def need_rejoin(self) -> bool:
         return True
 
+    async def _do_join_and_sync_async(self) -> bytes:
+        return b""
+
     def request_rejoin(self) -> None:
         """It is due all the time."""
 

@@ -71,6 +71,9 @@ class FakeCoordinator:
         self.resets += 1
         self.state, self.generation_id, self.rejoin_needed = MemberState.UNJOINED, -1, True
 
+    async def _do_join_and_sync_async(self) -> bytes:
+        return b""
+
     def request_rejoin(self) -> None:
         self.rejoins += not self.rejoin_needed
         self.rejoin_needed = True

@@ -205,6 +205,23 @@ def test_what_is_lost_while_it_joins_is_reported_as_lost(
     assert coordinator.state is MemberState.STABLE
 
 
+@pytest.mark.rule("R111")
+def test_a_client_that_refuses_to_join_ends_the_join_under_way() -> None:
+    """1. The session has expired. 2. The callback of the loss refuses. 3. No JoinGroup is sent."""
+    pending: list[Future] = []
+    callbacks = Callbacks(lambda event: pending.append(event.answer or Future()), nothing)
+    coordinator = JoiningCoordinator(callbacks)
+    coordinator._generation = Generation(-1, "", None)
+    internals = Internals(SimpleNamespace(_coordinator=coordinator, _manager=coordinator._manager))
+    joining = coordinator.join_group_async()
+    assert first_step(joining) is pending[0]
+    internals.refuse_to_join()
+    pending[0].success(None)
+    with pytest.raises(client_errors.KafkaError, match="the member ends"):
+        first_step(joining)
+    assert coordinator.tries == 0
+
+
 @pytest.mark.parametrize(("assignor", "patched"), [(RangePartitionAssignor, False), (CooperativeStickyAssignor, True)])
 def test_an_eager_client_has_given_up_everything_before_it_joins(
     assignor: type, patched: bool, make_consumer: Callable[..., KafkaConsumer]
