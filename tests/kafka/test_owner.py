@@ -67,5 +67,5 @@ def test_an_owner_goes_on_if_a_former_one_has_recorded_its_batch(
         assert driver.process.wait(120) == 0, rig.evidence()
         assert driver.events()[-1]["how"] == "DRAINED"
     finally:
-        ids.end()
+        ids.end(wait_read=lambda: None)
         rig.close()

@@ -98,10 +98,12 @@ class _Accepting(MemberListener):
     def __init__(self, member: LibrdkafkaGroup) -> None:
         self._member = member
         self.owned: set[TopicPartition] = set()
+        self.is_assigned = False
 
     def on_assigned(self, partitions: Partitions) -> None:
         self._member.accept(partitions)
         self.owned |= set(partitions)
+        self.is_assigned = True
 
     def on_revoked(self, partitions: Partitions) -> None:
         self._member.release(partitions)
@@ -142,6 +144,50 @@ def test_p6_a_member_without_partitions_leaves_when_it_stops(
         stopped = time.monotonic()
         left.close()
         wait_for("one member", lambda: (polled(), len(client.members(group)) == 1)[1], 30)
+        assert time.monotonic() - stopped < _SESSION_S / 2
+    finally:
+        for member in members:
+            member.close()
+
+
+@pytest.mark.rule("R111")
+@pytest.mark.parametrize("protocol", ["cooperative", "eager"])
+def test_p6_a_member_without_partitions_that_stops_in_a_join_leaves(
+    protocol: str, client: Independent, options: dict[str, str], topic: str, group: str
+) -> None:
+    """1. A member has the partition, another one has none. 2. A third one joins, and so does the second, again; the
+    first will know with its next heartbeat. 3. The second stops.
+    """
+    client.create_topic(topic, 1)
+    session = {"kafka.session.timeout.ms": str(int(_SESSION_S * 1000))}
+    members: list[LibrdkafkaGroup] = []
+    listeners: list[_Accepting] = []
+
+    def join(heartbeat_ms: str) -> None:
+        chosen = with_protocol(options | session | {"kafka.heartbeat.interval.ms": heartbeat_ms}, protocol)
+        members.append(LibrdkafkaGroup(parse_options(chosen)))
+        listeners.append(_Accepting(members[-1]))
+        members[-1].open(listeners[-1])
+        members[-1].subscribe([topic])
+
+    def polled() -> None:
+        for member in members:
+            member.poll()
+
+    try:
+        join("10000")
+        wait_for("the first to have the partition", lambda: (polled(), listeners[0].owned)[1], 60)
+        join("200")
+        # The first has just sent a heartbeat: this is how it learned of the second.
+        wait_for("both members", lambda: (polled(), listeners[1].is_assigned)[1], 60)
+        idle = next(at for at, listener in enumerate(listeners) if not listener.owned)
+        join("200")
+        joined_s = time.monotonic() + 3.0
+        while time.monotonic() < joined_s:
+            polled()
+        stopped = time.monotonic()
+        members.pop(idle).close()
+        wait_for("two members", lambda: (polled(), len(client.members(group)) == 2)[1], _SESSION_S * 2)
         assert time.monotonic() - stopped < _SESSION_S / 2
     finally:
         for member in members:

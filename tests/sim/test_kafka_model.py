@@ -11,6 +11,7 @@ from spark_groupsource.model.commit_metadata import CommitItem
 from spark_groupsource.model.offsets import TopicPartition
 from tests.sim.kafka.classic import ClassicCoordinator
 from tests.sim.kafka.client import make_client
+from tests.sim.kafka.client_base import JoinState
 from tests.sim.kafka.consumer import ConsumerCoordinator
 from tests.sim.kafka.logs import Cluster
 from tests.sim.kafka.settings import PROTOCOLS, GroupSettings
@@ -452,3 +453,22 @@ def test_a_member_that_ends_after_a_loss_must_stay_out(protocol: str, stays_out:
         second.stops = second.stops or ("lost" in dict(second.events) and bool(second.client.member_id or stays_out))
     group.run(10.0)
     assert (first.numbers == [0, 1, 2, 3]) is stays_out
+
+
+@pytest.mark.rule("R111")
+def test_a_cooperative_member_that_stops_in_a_join_leaves_when_it_has_ended() -> None:
+    """1. One member has the partition, one has none. 2. A third joins; the first is away for 8 s. 3. The second stops.
+
+    Without the wait for the end of the join its client sends no LeaveGroup.
+    """
+    group = Group("cooperative", partitions=1, session_s=45.0)
+    first, second = group.member("q1"), group.member("q2")
+    group.run(15.0)
+    idle, owner = (first, second) if second.numbers else (second, first)
+    owner.process.stop(8.0)
+    group.member("q3")
+    group.run(4.0)
+    assert idle.client._state is JoinState.WAIT_JOIN
+    idle.stops = True
+    group.run(8.0)
+    assert [r.event for r in group.coordinator.records if r.query == idle.name][-1] == "gone"

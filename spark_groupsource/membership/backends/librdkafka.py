@@ -25,7 +25,7 @@ from spark_groupsource.client.answers import decoded_offsets
 from spark_groupsource.client.errors import LastTransportError, kafka_error, map_error, map_group_error
 from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.client.tokens import new_consumer
-from spark_groupsource.clock import Clock, SystemClock
+from spark_groupsource.clock import Clock, Deadline, SystemClock
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.backends.commit_errors import DENIED, classify_refusal, denial
 from spark_groupsource.membership.backends.peers import others
@@ -74,6 +74,11 @@ _METADATA_REFRESH_MS = "5000"
 # Only the client's statistics report whether it knows its coordinator.
 _STATISTICS_MS = "2000"
 
+
+# Maximum seconds that a closing client waits for a join to end, so that it can leave: the other members join at their
+# next heartbeats, every 3 s by default.
+_LEAVE_S = 10.0
+_LEAVE_STEP_S = 0.02
 
 # States of librdkafka's `rd_kafka_cgrp_join_state_names` in which the client is done, or waits for the other members.
 _SETTLED = frozenset(("steady", "wait-join", "wait-sync"))
@@ -129,7 +134,8 @@ class LibrdkafkaGroup:
         self._listener: MemberListener | None = None
         self._callback_error: BaseException | None = None
         self._transport = LastTransportError(options.token_login, clock)
-        self._joining = _Joining(options.group_id, clock or SystemClock())
+        self._clock = clock or SystemClock()
+        self._joining = _Joining(options.group_id, self._clock)
         self._life = _Life.OPENED
         # The member id under which a static member was assigned its partitions.
         self._held_as = ""
@@ -230,9 +236,8 @@ class LibrdkafkaGroup:
 
         Guards against (rule R111, a loss):
         1. A member loses its partitions. With `onPartitionsLost=fail`, or after a stop was requested, it ends.
-        2. It releases them, so its client sends a JoinGroup, which waits for a member that drains.
-        3. Its client closes. The broker reads a connection's requests one by one, so the LeaveGroup waits behind the
-           JoinGroup. The client gives up, and its process ends.
+        2. It releases them, so its client sends a JoinGroup, which waits for a slow member.
+        3. Its client closes. A cooperative one sends no LeaveGroup then.
         4. The round ends. The member that is gone gets partitions. Nobody reads them until its session expires.
         """
         # After a fatal error it raises, and the client does not join either.
@@ -246,6 +251,11 @@ class LibrdkafkaGroup:
         1. A cooperative member owns no partition. It is stopped.
         2. Its client closes and sends no LeaveGroup (librdkafka 2.16, `rd_kafka_cgrp_terminate0`).
         3. The next rebalance waits for its session to expire: 45 s by default.
+
+        Guards against (rule R111, a join):
+        1. A rebalance begins. A cooperative member without partitions has sent its JoinGroup, which waits for the other
+           members' next heartbeats.
+        2. It is stopped. Its client puts the leave off until the join has ended, and is closed before.
         """
         is_classic = self._options.group_protocol is not GroupProtocol.CONSUMER
         if not is_classic or not self._incremental or self._options.instance_id:
@@ -253,6 +263,10 @@ class LibrdkafkaGroup:
         # R111: it leaves when it unsubscribes; a static member must not leave
         if self._listener is not None and not consumer.assignment():
             consumer.unsubscribe()
+            ends = Deadline(self._clock, _LEAVE_S)
+            # R111: a client that leaves has no member id any more
+            while consumer.memberid() and not ends.expired():
+                consumer.poll(_LEAVE_STEP_S)
 
     # --- partitions and offsets
 

@@ -258,12 +258,9 @@ class GroupClient:
                 self._leave_without_partitions()
                 self._terminate()
             while self._fatal is None and not self._is_terminated():
-                while self._queue:
-                    self._run_callback(*self._queue.popleft())
+                self._serve_callbacks()
                 if not self._is_terminated():
-                    self._waiting = self.world.ticket()
-                    self.world.wait(self._waiting, _TICK_S)
-                    self._waiting = None
+                    self._wait_for_an_event()
             if self._callback_error is not None:
                 # LibrdkafkaGroup.close logs it only.
                 self.world.saw("a callback failed in close")
@@ -273,6 +270,15 @@ class GroupClient:
             self._connection = None
             self._life += 1
             connection.close()
+
+    def _serve_callbacks(self) -> None:
+        while self._queue:
+            self._run_callback(*self._queue.popleft())
+
+    def _wait_for_an_event(self) -> None:
+        self._waiting = self.world.ticket()
+        self.world.wait(self._waiting, _TICK_S)
+        self._waiting = None
 
     def _leave_without_partitions(self) -> None:
         """LibrdkafkaGroup._leave_without_partitions: only classic cooperative members need it."""

@@ -25,6 +25,8 @@ from tests.sim.kafka.protocol import (
 # rdkafka_request.c:2172: LeaveGroup; rdkafka_request.c:2134: a grace on top of max.poll.interval.ms for JoinGroup.
 _LEAVE_TIMEOUT_S, _GRACE_S = 5.0, 3.0
 _JOIN_INTERVAL_S = 1.0
+# LibrdkafkaGroup: how long a closing client waits for a join to end.
+_CLOSE_S = 10.0
 
 
 class ClassicClient(GroupClient):
@@ -95,9 +97,16 @@ class ClassicClient(GroupClient):
             self._rejoin("subscription modified")
 
     def stay_out(self) -> None:
-        """See `GroupPort` (6291 in rd_kafka_cgrp_subscribe: put off until the callback is served)."""
+        """See `GroupPort`: LibrdkafkaGroup unsubscribes."""
         self._open()
-        self._unsubscribes_next = True
+        self._set_unsubscribed()
+
+    def _set_unsubscribed(self) -> None:
+        """6251 rd_kafka_cgrp_subscribe without topics: put off until a rebalance is over."""
+        if self._is_rebalancing:
+            self._unsubscribes_next = True
+        else:
+            self._unsubscribe(leave=True)
 
     def _unsubscribe(self, *, leave: bool) -> None:
         """6206 rd_kafka_cgrp_unsubscribe."""
@@ -308,7 +317,7 @@ class ClassicClient(GroupClient):
         elif self._state is JoinState.WAIT_INCR_UNASSIGN_TO_COMPLETE:
             self._incr_unassign_done()
         elif self._state is JoinState.STEADY:
-            if self._next_topics is not None:
+            if self._next_topics is not None or self._unsubscribes_next:
                 self._join_at = 0.0
                 self._rejoin("next subscription")
             elif self._rejoins_after:
@@ -327,7 +336,7 @@ class ClassicClient(GroupClient):
             self._rejoins_after = False
             self._join_at = 0.0
             self._rejoin("incremental unassignment done")
-        elif self._next_topics is not None:
+        elif self._next_topics is not None or self._unsubscribes_next:
             self._join_at = 0.0
             self._rejoin("next subscription")
         else:
@@ -397,7 +406,11 @@ class ClassicClient(GroupClient):
     def _leave_without_partitions(self) -> None:
         """LibrdkafkaGroup._leave_without_partitions: `consumer.unsubscribe()` (rule R111)."""
         if self._is_cooperative and self._instance_id is None and not self.assigned and self._topics is not None:
-            self._unsubscribe(leave=True)
+            self._set_unsubscribed()
+            ends = self.world.now + _CLOSE_S
+            while self.member_id and self.world.now < ends:
+                self._serve_callbacks()
+                self._wait_for_an_event()
 
     def _max_poll_exceeded(self) -> None:
         """5747: a dynamic member leaves at once, before its callback."""

@@ -36,6 +36,7 @@ class Client:
         self.member_id: str | None = "m1"
         self.callbacks: dict[str, Any] = {}
         self.when_closed: Callable[[], object] = lambda: None
+        self.when_unsubscribed: Callable[[], object] = self.leave
         self._closing = False
         # What the group holds, with its text; None: nobody answers.
         self.offsets: dict[TopicPartition, tuple[int, str]] | None = {}
@@ -59,6 +60,11 @@ class Client:
 
     def unsubscribe(self) -> None:
         self.subscriptions.append([])
+        self.when_unsubscribed()
+
+    def leave(self) -> None:
+        """Leave the group: the client drops its member id."""
+        self.member_id = None
 
     def incremental_assign(self, partitions: list[ClientPartition]) -> None:
         self.held += partitions
@@ -199,6 +205,26 @@ def test_a_cooperative_member_without_partitions_leaves(
         bed.group.accept((tp(0),))
     bed.group.close()
     assert bed.client.subscriptions == [["orders"], *([[]] if unsubscribes else [])]
+
+
+@pytest.mark.rule("R111")
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_client_that_joins_leaves_when_the_join_has_ended_or_closes_in_time(ends: bool) -> None:
+    """1. A cooperative client has sent a JoinGroup. 2. It is closed: it puts the leave off."""
+    bed = Bed(kafka__partition__assignment__strategy="cooperative-sticky")
+    bed.group.subscribe(["orders"])
+    polls: list[bool] = []
+
+    def poll(_: float) -> None:
+        polls.append(True)
+        bed.clock.advance(1.0)
+        if ends and len(polls) == 3:
+            bed.client.leave()
+
+    bed.client.when_unsubscribed = lambda: None
+    bed.client.poll = poll  # type: ignore[method-assign]
+    bed.group.close()
+    assert len(polls) == (3 if ends else 10)
 
 
 @pytest.mark.rule("R111")
