@@ -235,6 +235,9 @@ class LibrdkafkaGroup:
            JoinGroup. The client gives up, and its process ends.
         4. The round ends. The member that is gone gets partitions. Nobody reads them until its session expires.
         """
+        if self._closing:
+            # It joins nothing.
+            return
         # After a fatal error it raises, and the client does not join either.
         with suppress(KafkaException):
             self._client().unsubscribe()

@@ -209,6 +209,15 @@ def test_a_member_that_stays_out_unsubscribes() -> None:
     assert bed.client.subscriptions == [["orders"], []]
 
 
+def test_a_client_that_closes_joins_nothing() -> None:
+    bed = Bed()
+    bed.group.subscribe(["orders"])
+    bed.client.held = [ClientPartition("orders", 0)]
+    bed.client.when_closed = bed.group.stay_out
+    bed.group.close()
+    assert bed.client.subscriptions == [["orders"]]
+
+
 def test_a_client_that_refuses_everything_after_a_fatal_error_joins_nothing_either() -> None:
     bed = Bed()
     bed.client.unsubscribe = refuse_fatally  # type: ignore[method-assign]
