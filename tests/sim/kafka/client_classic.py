@@ -97,7 +97,7 @@ class ClassicClient(GroupClient):
     def stay_out(self) -> None:
         """See `GroupPort` (6291 in rd_kafka_cgrp_subscribe: put off until the callback is served)."""
         self._open()
-        self._unsubscribes_next = not self._is_closing
+        self._unsubscribes_next = not self._is_closing and self._instance_id is None
 
     def _unsubscribe(self, *, leave: bool) -> None:
         """6206 rd_kafka_cgrp_unsubscribe."""
