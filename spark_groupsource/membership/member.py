@@ -479,7 +479,7 @@ class Member:
         """
         if self.machine.state in FINAL_STATES or self._given_up is not None:
             # Nothing is left to hand over. A client that leaves revokes its partitions all the same.
-            self._port.release(partitions)
+            self._release_revoked(partitions)
             return
         started_s, generation = self._clock.monotonic_s(), self._port.generation
         self._fetch_for_release(partitions)
@@ -488,7 +488,7 @@ class Member:
         if result.error is not None:
             self._keep(result.error)
         repeated = self._report.to_repeat(partitions)
-        self._port.release(partitions)
+        self._release_revoked(partitions)
         self._committer.released(partitions)
         released = PartitionsReleased if self._port.incremental else AssignmentReleased
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
@@ -500,6 +500,22 @@ class Member:
         self.proof.notice_gap()
         drain_s = self._clock.monotonic_s() - started_s
         self._report.released(partitions, hand_over, len(result.acknowledged), repeated, drain_s)
+
+    def _release_revoked(self, partitions: Partitions) -> None:
+        """Give revoked partitions up. A member that ends with that stays out, unless it is static (rule R111).
+
+        Guards against (rule R111, an eager revoke):
+        1. A third member joins. An eager group revokes the partitions of all members; the first one drains for long.
+        2. The second was asked to stop. It hands over and releases its partitions, so its client sends a JoinGroup.
+        3. Its client closes. The LeaveGroup waits behind the JoinGroup: the stop takes 5 s, until the client gives up.
+        4. The first one has drained. The member that is gone gets partitions, until the LeaveGroup is read, too.
+        """
+        # Without partitions it waits for no batch.
+        ends = self.error is not None or self._stop.requested
+        # R111: an eager client joins again as soon as the partitions are released
+        if ends and not self._port.incremental and not self._options.instance_id:
+            self._port.stay_out()
+        self._port.release(partitions)
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`."""

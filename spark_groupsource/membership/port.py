@@ -142,7 +142,10 @@ class GroupPort(Protocol):
         """Give up partitions (all of them under an eager protocol)."""
 
     def stay_out(self) -> None:
-        """Do not join again (rule R111). Called in `on_lost` before `release`, by a member that ends."""
+        """Do not join again (rule R111).
+
+        Called before `release` by a member that ends: in `on_lost`, and in `on_revoked` under an eager protocol.
+        """
 
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float

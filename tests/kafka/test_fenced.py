@@ -266,6 +266,40 @@ def test_p6_a_member_that_ends_by_a_loss_is_not_in_the_group_again(
     assert time.monotonic() - went_on_s < session_s / 2, scene.evidence()
 
 
+@pytest.mark.rule("R111")
+def test_p6_a_member_that_stops_in_an_eager_revoke_is_not_in_the_group_again(
+    make_scene: Callable[[str], Scene], tmp_path: Path
+) -> None:
+    """1. Two queries share the topic. A batch of the first is in the sink, the second hangs. 2. A third one joins, so
+    that the first drains. A stop is requested. 3. The batch takes longer than drainTimeoutMs: the first releases its
+    partitions, looks at the commit log once more, and leaves at once: no JoinGroup holds its LeaveGroup up for the 5 s
+    after which the client gives up. 4. The second goes on: it and the third have all partitions.
+    """
+    scene, gate = make_scene("eager"), Gate()
+    scene.options |= {"kafka.session.timeout.ms": "45000", "drainTimeoutMs": "8000"}
+    start_both(scene, gate)
+    first, seen = scene.queries[0], scene.events["first"]
+    with released(gate), stopped(scene.events["second"].reader_pid()):
+        gate.armed = True
+        scene.produce()
+        gate.wait_reached(scene.evidence)
+        scene.events["third"] = Events(tmp_path, "third")
+        scene.start("third")
+        seen.wait_for("revoking")
+        ask_to_stop(StopFiles(str(first.checkpoint)), {})
+        left_s = float(seen.wait_for("left")["at"]) - float(seen.lines("revoked")[-1]["at"])
+        gate.release()
+    wait_for(
+        "all partitions to be read",
+        lambda: [scene.events[name].metrics()["assigned_partitions"] for name in ("second", "third")] == [2, 2],
+        30,
+        scene.evidence,
+    )
+    print(f"left {left_s:.3f} s after the release")
+    assert left_s < 3.0, scene.evidence()
+    assert scene.client.member_count(scene.group) == 2
+
+
 def test_m23_kip848_refuses_a_second_query_with_one_instance_id(
     make_scene: Callable[[str], Scene], application: Application, client: Independent
 ) -> None:

@@ -240,6 +240,11 @@ class LibrdkafkaGroup:
         3. Its client closes. A cooperative one sends no LeaveGroup then.
         4. The round ends. The member that is gone gets partitions. Nobody reads them until its session expires.
         """
+        is_classic = self._options.group_protocol is not GroupProtocol.CONSUMER
+        # A closing client joins nothing. A classic static member whose session has ended is renewed. It is still in the
+        # group here, because its topic was deleted, and it must not leave.
+        if self._closing or (is_classic and self._options.instance_id):
+            return
         # After a fatal error it raises, and the client does not join either.
         with suppress(KafkaException):
             self._client().unsubscribe()

@@ -99,7 +99,8 @@ class ClassicClient(GroupClient):
     def stay_out(self) -> None:
         """See `GroupPort`: LibrdkafkaGroup unsubscribes."""
         self._open()
-        self._set_unsubscribed()
+        if not self._is_closing and self._instance_id is None:
+            self._set_unsubscribed()
 
     def _set_unsubscribed(self) -> None:
         """6251 rd_kafka_cgrp_subscribe without topics: put off until a rebalance is over."""

@@ -90,7 +90,8 @@ class ConsumerClient(GroupClient):
     def stay_out(self) -> None:
         """See `GroupPort`."""
         self._open()
-        self._unsubscribe(leave=True)
+        if not self._is_closing:
+            self._unsubscribe(leave=True)
 
     def _unsubscribe(self, *, leave: bool) -> None:
         """6146 rd_kafka_cgrp_consumer_unsubscribe."""

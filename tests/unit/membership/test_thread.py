@@ -1033,6 +1033,37 @@ def test_an_eager_revoke_gives_everything_up_and_joins_anew() -> None:
         bed.group.revoke(P0)
         bed.until("the release", lambda view: view.state is MemberState.REJOINING)
         bed.own((0, 10))
+        assert bed.group.named("stay_out") == []
+
+
+@pytest.mark.parametrize(
+    ("incremental", "static", "stays_out"), [(False, False, True), (False, True, False), (True, False, False)]
+)
+@pytest.mark.rule("R111")
+def test_a_stop_in_an_eager_revoke_joins_no_more(incremental: bool, static: bool, stays_out: bool) -> None:
+    """An eager client joins again as soon as its partitions are released. A static member does not leave."""
+    given = {"kafka.group.instance.id": "i-1"} if static else {}
+    with in_flight(FakeGroup(incremental=incremental), **given) as bed:
+        bed.group.revoke(P0)
+        bed.until("the revoke", lambda view: view.state is MemberState.DRAINING)
+        bed.stop()
+        called = [name for name, _ in bed.group.calls]
+    assert called[-3:] == (["stay_out", "release", "close"] if stays_out else [*called[-3:-2], "release", "close"])
+    assert ("stay_out" in called) is stays_out
+
+
+@pytest.mark.rule("R111")
+def test_a_stop_that_an_eager_revoke_has_served_joins_no_more() -> None:
+    """The stop waits for the batch, and so does the revoke: both end with it."""
+    with in_flight(FakeGroup(incremental=False)) as bed:
+        bed.group.revoke(P0)
+        bed.until("the revoke", lambda view: view.state is MemberState.DRAINING)
+        bed.member.request_stop()
+        bed.member.complete(flight(R0).end)
+        ends(bed)
+        assert [name for name, _ in bed.group.calls][-3:] == ["stay_out", "release", "close"]
+        assert committed(bed, 0) == 20
+        assert bed.member.left_clean
 
 
 # --- doubt and proof

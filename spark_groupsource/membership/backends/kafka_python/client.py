@@ -177,10 +177,9 @@ class KafkaPythonGroup:
 
     def stay_out(self) -> None:
         """See `GroupPort`."""
-        if self._driver is not None and self._internals is not None:
+        if self._internals is not None:
             # R111: the client would join in the poll that reports the loss
             self._internals.refuse_to_join()
-            self._driver.request_close()
 
     def _serve(self) -> None:
         listener = self._listener

@@ -19,7 +19,7 @@ from kafka.future import Future
 from kafka.structs import MemberState
 
 from spark_groupsource.clock import Clock, SystemClock
-from spark_groupsource.membership.backends.kafka_python.private import Internals
+from spark_groupsource.membership.backends.kafka_python.private import Internals, JoinRefused
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.model.offsets import TopicPartition
 
@@ -144,6 +144,9 @@ class Driver:
         while not self._closing.is_set():
             try:
                 self._step()
+            except JoinRefused:
+                # The member ends with a loss. It may still fetch the group's offsets, and it closes the client then.
+                self._closing.wait()
             except BaseException as error:  # noqa: BLE001 - it belongs to the membership thread
                 self._report(Happened(Kind.FAILED, error=error))
                 self._closing.wait(_RETRY_S)

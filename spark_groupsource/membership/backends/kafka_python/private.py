@@ -54,6 +54,10 @@ _OF_CONSUMER = (
 )
 
 
+class JoinRefused(KafkaError):  # type: ignore[misc]
+    """Raised by a poll that would join, after `Internals.refuse_to_join`."""
+
+
 def _require(owner: Any, names: Sequence[str]) -> None:
     """Look up an object's names. Dots lead to attributes and to keys. Raises `ImportError` for one that is missing."""
     for name in names:
@@ -144,10 +148,10 @@ class Internals:
         self._coordinator.request_rejoin()
 
     def refuse_to_join(self) -> None:
-        """Make each join fail from now on, the one of a poll under way, too: that poll raises `KafkaError`."""
+        """Make each join fail from now on, the one of a poll under way, too: that poll raises `JoinRefused`."""
 
         async def refuse() -> bytes:
-            raise KafkaError("the member ends")
+            raise JoinRefused("the member ends")
 
         self._coordinator._do_join_and_sync_async = refuse
 

@@ -227,12 +227,26 @@ def test_a_client_that_joins_leaves_when_the_join_has_ended_or_closes_in_time(en
     assert len(polls) == (3 if ends else 10)
 
 
+@pytest.mark.parametrize(("protocol", "instance", "unsubscribes"), [
+    ("classic", "", True), ("classic", "i-1", False), ("consumer", "", True), ("consumer", "i-1", True),
+])  # fmt: skip
 @pytest.mark.rule("R111")
-def test_a_member_that_stays_out_unsubscribes() -> None:
-    bed = Bed()
+def test_a_member_that_stays_out_unsubscribes(protocol: str, instance: str, unsubscribes: bool) -> None:
+    """A classic static member would leave: it has lost a deleted topic, and its other partitions wait for it."""
+    given = {"kafka.group.protocol": protocol} | ({"kafka.group.instance.id": instance} if instance else {})
+    bed = Bed(**given)
     bed.group.subscribe(["orders"])
     bed.group.stay_out()
-    assert bed.client.subscriptions == [["orders"], []]
+    assert bed.client.subscriptions == [["orders"], *([[]] if unsubscribes else [])]
+
+
+def test_a_client_that_closes_joins_nothing() -> None:
+    bed = Bed()
+    bed.group.subscribe(["orders"])
+    bed.client.held = [ClientPartition("orders", 0)]
+    bed.client.when_closed = bed.group.stay_out
+    bed.group.close()
+    assert bed.client.subscriptions == [["orders"]]
 
 
 def test_a_client_that_refuses_everything_after_a_fatal_error_joins_nothing_either() -> None:

@@ -550,6 +550,39 @@ def test_what_comes_while_it_closes_is_reported() -> None:
     assert bed.listener.calls == [("commit", result)]
 
 
+@pytest.mark.rule("R111")
+def test_a_client_that_stays_out_answers_until_it_is_closed() -> None:
+    """A stop was requested, so the loss is no error; the member asks the group for its offsets before it closes."""
+    bed = Bed()
+    joins: list[BaseException] = []
+    refused = threading.Event()
+
+    def join(timeout_ms: int) -> bool:
+        try:
+            bed.coordinator._do_join_and_sync_async().send(None)
+        except client_errors.KafkaError as error:
+            joins.append(error)
+            refused.set()
+            raise
+        except StopIteration:
+            return False
+        raise AssertionError("it has nothing to wait for")
+
+    bed.coordinator.poll = join  # type: ignore[method-assign]
+    bed.coordinator.committed = {ClientPartition("orders", 0): OffsetAndMetadata(7, "m", -1)}
+    bed.group.subscribe(["orders"])
+    bed.group.stay_out()
+    assert refused.wait(WAIT_S)
+    bed.coordinator.idle.wait(0.05)
+    bed.group.poll()
+    assert bed.client.closes == 0
+    assert bed.group.fetch_offsets([tp(0)], 1.0) == {tp(0): GroupOffset(7, "m")}
+    bed.group.close()
+    assert bed.client.closes == 1
+    assert len(joins) == 1
+    assert bed.listener.errors == []
+
+
 def test_a_closed_client_takes_nothing() -> None:
     bed = Bed()
     bed.group.close()
