@@ -47,6 +47,7 @@ from spark_groupsource.model.offsets import (
 from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import NoMatchStrategy, SourceOptions
 from spark_groupsource.planning import conflicts
+from spark_groupsource.planning.batch import Replay, plan_replay
 from spark_groupsource.planning.conflicts import Conflict
 from spark_groupsource.planning.start_position import (
     Basis,
@@ -351,6 +352,24 @@ class StartPositions:
                     reason=f"the group's coordinator did not answer within {waited_s:.0f} s",
                 )
             self._pause(_PAUSE_S)
+
+    def replay(self, end: SourceOffset, existing: Iterable[OffsetRange]) -> Replay:
+        """Return what the logged batch that ends at `end` reads again of its existing ranges, owned or not.
+
+        What the group has completed is left out (R11). Raises `MembershipError` if the group and the checkpoint
+        disagree and option onConflict does not allow it, or if option onSharedState does not allow that others have
+        completed a part.
+        """
+        ranges = list(existing)
+        found = self.fetch_offsets(item.partition for item in ranges)
+        committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
+        for partition, (_, metadata) in committed.items():
+            if metadata is not None:
+                self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
+        replay = plan_replay(end, ranges, committed)
+        conflicts.check_allowed(replay.conflicts, self._options.on_conflict)
+        self._shared.check_replay(replay.others)
+        return replay
 
     def _pin(
         self,
