@@ -386,8 +386,15 @@ def _check_own(descriptor: int, path: str, older: str | None = None) -> None:
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise NotOursError(errno.EEXIST, "it is not a regular file", path)
+
+    def is_begun() -> bool:
+        status = os.fstat(descriptor)
+        return status.st_size > 0 or not status.st_nlink
+
     # Another thread or query may have created the file and not written to it yet.
-    has_line = _soon(lambda: os.fstat(descriptor).st_size > 0)
+    has_line = _soon(is_begun)
+    if not os.fstat(descriptor).st_nlink:
+        raise FileNotFoundError(errno.ENOENT, "another query has removed it: its first line did not fit", path)
     if not has_line and older is not None and is_metrics_file(Path(older)):
         return
     if not _FIRST_LINE.match(os.pread(descriptor, 100, 0)):

@@ -407,6 +407,28 @@ def test_a_first_line_that_does_not_fit_on_the_disk_leaves_no_file(
     assert len(lines(path)) == 1
 
 
+@pytest.mark.usefixtures("no_pause")
+def test_a_file_whose_first_line_did_not_fit_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. A query creates the file. 2. This one opens it. 3. The disk is full, so the first one removes it."""
+    path = tmp_path / "m.jsonl"
+    path.touch()
+    find = metrics._open_existing
+
+    def open_and_remove(*args: Any) -> int:
+        descriptor = find(*args)
+        path.unlink()
+        return descriptor
+
+    with monkeypatch.context() as full:
+        full.setattr(metrics, "_open_existing", open_and_remove)
+        log = append(path)
+    assert "its first line did not fit" in caplog.text
+    append(path, log=log)
+    assert len(lines(path)) == 1
+
+
 def test_a_groups_name_is_no_command_to_a_shell(tmp_path: Path) -> None:
     """The path may be one that a shell reads when it starts."""
     path = tmp_path / ".bash_profile"
