@@ -23,14 +23,12 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
-from xml.sax.saxutils import escape
 
 from scripts.dashboard import dashboard
+from scripts.pictures import FAINT, PAPER, svg_text
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "dashboard.svg"
 
-# Legible on a light and on a dark page.
-_PAPER, _INK, _FAINT = "#fcfcfd", "#1f2328", "#8b949e"
 _COLOURS = ("#0b7285", "#e67700", "#2b8a3e", "#c2255c", "#5f3dc4", "#1971c2", "#846358", "#66a80f")
 # Pixels: a cell of the dashboard's grid, what is above it, between panels, and the plot and the legend of a panel.
 _CELL_X, _CELL_Y, _HEAD, _GAP = 42, 29, 44, 8
@@ -97,50 +95,50 @@ def render(panels: Iterable[tuple[dict[str, Any], list[Series]]], span: Span) ->
         if "targets" in panel:
             parts += _panel(panel, sorted(series), span, at["w"] * _CELL_X - _GAP, at["h"] * _CELL_Y - _GAP)
         else:
-            parts.append(_text(0, 19, panel["title"], 'font-size="14" font-weight="bold"'))
+            parts.append(svg_text(0, 19, panel["title"], 'font-size="14" font-weight="bold"'))
         parts.append("</g>")
     width = 24 * _CELL_X + _GAP
     events = [f"{number} = {text}" for number, (_, text) in enumerate(span.events, 1)]
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom}" width="{width}" height="{bottom}"'
         ' font-family="sans-serif" font-size="11" role="img" aria-label="The panels of the dashboard">',
-        f'<rect width="{width}" height="{bottom}" fill="{_PAPER}"/>',
-        *(_text(x + _GAP, 18 + line * 16, text) for x, line, text in _flow(events, width - _GAP)),
+        f'<rect width="{width}" height="{bottom}" fill="{PAPER}"/>',
+        *(svg_text(x + _GAP, 18 + line * 16, text) for x, line, text in _flow(events, width - _GAP)),
         *parts, "</svg>", "",
     ])  # fmt: skip
 
 
 def _panel(panel: dict[str, Any], series: list[Series], span: Span, width: int, height: int) -> Iterator[str]:
-    yield f'<rect width="{width}" height="{height}" rx="3" fill="none" stroke="{_FAINT}" stroke-width="0.5"/>'
-    yield _text(10, 17, panel["title"], 'font-size="13" font-weight="bold"')
+    yield f'<rect width="{width}" height="{height}" rx="3" fill="none" stroke="{FAINT}" stroke-width="0.5"/>'
+    yield svg_text(10, 17, panel["title"], 'font-size="13" font-weight="bold"')
     yield f'<g transform="translate({_LEFT} {_TOP})">'
     highest = max((value for one in series for value in one.values if value > 0), default=1.0)
     ticks = _ticks(highest, panel["fieldConfig"]["defaults"]["unit"])
     scale = _HEIGHT / ticks[-1][0]
     for value, label in ticks if series else ():
         y = round(_HEIGHT - value * scale)
-        yield f'<path d="M0 {y}H{_WIDTH}" stroke="{_FAINT}" stroke-width="0.3"/>'
-        yield _text(-5, y + 4, label, 'text-anchor="end"')
+        yield f'<path d="M0 {y}H{_WIDTH}" stroke="{FAINT}" stroke-width="0.3"/>'
+        yield svg_text(-5, y + 4, label, 'text-anchor="end"')
     for minute in range(0, int(span.end - span.start) // 60 + 1, 2):
         x = span.x(span.start + minute * 60)
-        yield _text(x, _HEIGHT + 15, f"{minute}{'' if minute else ' min'}", 'text-anchor="middle"')
+        yield svg_text(x, _HEIGHT + 15, f"{minute}{'' if minute else ' min'}", 'text-anchor="middle"')
     for number, (at, _) in enumerate(span.events, 1):
-        yield f'<path d="M{span.x(at)} 0V{_HEIGHT}" stroke="{_FAINT}" stroke-dasharray="2 2"/>'
-        yield _text(span.x(at), -2, str(number), 'text-anchor="middle" font-size="9"')
+        yield f'<path d="M{span.x(at)} 0V{_HEIGHT}" stroke="{FAINT}" stroke-dasharray="2 2"/>'
+        yield svg_text(span.x(at), -2, str(number), 'text-anchor="middle" font-size="9"')
     colours = dict(zip(dict.fromkeys(one.legend for one in series), _COLOURS * len(series), strict=False))
     for one in series:
         style = f'fill="none" stroke="{colours[one.legend]}" stroke-width="1.5" stroke-linecap="round"'
         yield f'<path d="{_path(one.values, scale)}" {style}/>'
     yield "</g>"
     if not series:
-        yield _text(_LEFT + _WIDTH // 2, _TOP + _HEIGHT // 2, "no data", 'text-anchor="middle"')
+        yield svg_text(_LEFT + _WIDTH // 2, _TOP + _HEIGHT // 2, "no data", 'text-anchor="middle"')
     for x, line, legend in _flow(colours, width - 20, 16):
         if line < _LEGEND_LINES:
             y = _LEGEND + line * 13
             yield f'<path d="M{x + 10} {y - 4}h11" stroke="{colours[legend]}" stroke-width="2.5"/>'
-            yield _text(x + 25, y, legend)
+            yield svg_text(x + 25, y, legend)
         elif x == 0:
-            yield _text(width - 40, _LEGEND, "more")
+            yield svg_text(width - 40, _LEGEND, "more")
 
 
 def _path(values: tuple[float, ...], scale: float) -> str:
@@ -173,10 +171,6 @@ def _flow(texts: Iterable[str], width: int, mark: int = 0) -> Iterator[tuple[int
             x, line = 0, line + 1
         yield x, line, text
         x += needs
-
-
-def _text(x: int, y: int, text: str, style: str = "") -> str:
-    return f'<text x="{x}" y="{y}" fill="{_INK}" {style}>{escape(text)}</text>'
 
 
 def main() -> int:

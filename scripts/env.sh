@@ -3,6 +3,7 @@
 #   . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 #   groupkafka_env demo                        # extras of pyproject.toml, comma separated
 #   groupkafka_step mypy mypy                  # a command that may be silent for long: a terminal shows its name and time
+#   groupkafka_timed ci lint bash scripts/lint # sets `took`: how long the command took, and its exit code
 #   groupkafka_fast_start                      # bytecode for PySpark's archive: each Python of Spark starts faster
 #   groupkafka_any_python                      # sets `python`, for tools that need PySpark and a Kafka client only
 #   groupkafka_module python tests.faults "$@"  # ends the script: the rest of it does not run
@@ -221,6 +222,15 @@ groupkafka_step() {
     wait "$ticker" 2>/dev/null || true
   fi
   return $status
+}
+
+# Runs a command, and sets `took` to the line that shows how it ended. Usage: groupkafka_timed PREFIX NAME COMMAND ...
+groupkafka_timed() {
+  local prefix=$1 name=$2 since=$SECONDS status=0
+  shift 2
+  "$@" || status=$?
+  took="[$prefix] $name: $((SECONDS - since)) s, exit code $status"
+  return "$status"
 }
 
 # Adds bytecode to PySpark's archive and to the package, and shows what that saves the first time. Without it all works,

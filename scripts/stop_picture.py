@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from typing import NamedTuple
-from xml.sax.saxutils import escape
 
+from scripts.pictures import FAINT, PAPER, svg_text
 from spark_groupsource.spark.stop import TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,8 +18,6 @@ TARGET = ROOT / "docs" / "stop.svg"
 STOP_TIMEOUT_S = 60
 COMMIT_S = 30
 
-# Legible on a light and on a dark page.
-_PAPER, _INK, _FAINT = "#fcfcfd", "#1f2328", "#8b949e"
 _BATCH, _COMMIT, _SPARK = "#0b7285", "#2b8a3e", "#e67700"
 _LEFT, _TOP, _LANE, _BAR, _PER_S = 205, 56, 62, 26, 1.8
 
@@ -55,17 +53,17 @@ def render() -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
         ' font-family="sans-serif" font-size="13" role="img" aria-label="How long a stop waits">',
-        f'<rect width="{width}" height="{height}" fill="{_PAPER}"/>',
+        f'<rect width="{width}" height="{height}" fill="{PAPER}"/>',
     ]
     for second in range(0, round(grace_s) + 1, 30):
         parts += [
-            f'<path d="M{_x(second)} {_TOP - 12}V{bottom}" stroke="{_FAINT}" stroke-width="0.5"/>',
-            _text(_x(second), bottom + 18, f"{second} s", "middle", _INK),
+            f'<path d="M{_x(second)} {_TOP - 12}V{bottom}" stroke="{FAINT}" stroke-width="0.5"/>',
+            svg_text(_x(second), bottom + 18, f"{second} s", 'text-anchor="middle"'),
         ]
     parts += [
-        _text(_x(0), _TOP - 22, "request to stop, or SIGTERM", "middle", _INK),
-        _text(_x(grace_s), _TOP - 22, "SIGKILL", "middle", _INK),
-        _text(_LEFT, bottom + 40, "seconds since the request", "start", _FAINT),
+        svg_text(_x(0), _TOP - 22, "request to stop, or SIGTERM", 'text-anchor="middle"'),
+        svg_text(_x(grace_s), _TOP - 22, "SIGKILL", 'text-anchor="middle"'),
+        svg_text(_LEFT, bottom + 40, "seconds since the request", 'text-anchor="start"', FAINT),
     ]
     for number, (title, remark, spans) in enumerate(every):
         parts += _lane(_TOP + _LANE * number, title, remark, spans)
@@ -74,25 +72,22 @@ def render() -> str:
 
 def _lane(top: int, title: str, remark: str, spans: list[Span]) -> list[str]:
     parts = [
-        _text(_LEFT - 14, top + 11, title, "end", _INK),
-        _text(_LEFT - 14, top + 27, remark, "end", _FAINT),
+        svg_text(_LEFT - 14, top + 11, title, 'text-anchor="end"'),
+        svg_text(_LEFT - 14, top + 27, remark, 'text-anchor="end"', FAINT),
     ]
     since = 0.0
     for seconds, colour, text in spans:
-        parts += [
-            f'<rect x="{_x(since)}" y="{top}" width="{seconds * _PER_S:.1f}" height="{_BAR}" fill="{colour}"/>',
-            _text(_x(since + seconds / 2), top + 17, text, "middle", _PAPER),
-        ]
+        parts.append(
+            f'<rect x="{_x(since)}" y="{top}" width="{seconds * _PER_S:.1f}" height="{_BAR}" fill="{colour}"/>'
+        )
+        if text:
+            parts.append(svg_text(_x(since + seconds / 2), top + 17, text, 'text-anchor="middle"', PAPER))
         since += seconds
     return parts
 
 
 def _x(seconds: float) -> str:
     return f"{_LEFT + seconds * _PER_S:.1f}"
-
-
-def _text(x: float | str, y: int, text: str, anchor: str, colour: str) -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>' if text else ""
 
 
 def main() -> int:

@@ -38,7 +38,7 @@ MAX_FILE_BYTES = 32 * 1024 * 1024
 _FIRST_LINE = re.compile(rb'\{"at":[0-9.e+]+,"details":\{')
 # Attempts to append a line, of which each may find the file full.
 _FULL_ATTEMPTS = 5
-# Attempts, and the pause in seconds between them, while the first or last line of a file is not whole.
+# Attempts, and the pause in seconds between them, while another writer writes the first or last line of a file.
 _READ_ATTEMPTS, _READ_PAUSE_S = 20, 0.02
 
 # Every event, in the order of a query's life. A test checks that the list is complete.
@@ -288,17 +288,41 @@ def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
 
 
 def _ends_within_line(descriptor: int) -> bool:
-    """Return whether the disk was full in the middle of the file's last line.
+    """Return whether the disk was full in the middle of the file's last line. Lock the file until it is closed.
 
     A line that another writer is writing ends within itself too, for a moment: a file system may let the file grow page
-    by page (ext4 does).
+    by page (ext4 does). The lock tells them apart: writers share it while they write, so a writer that has it alone
+    knows that nobody is writing. A write to a full disk fails at once; nobody waits for the disk.
+
+    A file system without `flock` cannot tell: the half line has `_READ_ATTEMPTS` pauses to become whole.
     """
 
     def is_whole() -> bool:
         size = os.fstat(descriptor).st_size
         return not size or os.pread(descriptor, 1, size - 1) == b"\n"
 
-    return not _soon(is_whole)
+    try:
+        for _ in range(_READ_ATTEMPTS):
+            if _lock(descriptor, fcntl.LOCK_SH) and is_whole():
+                return False
+            if _lock(descriptor, fcntl.LOCK_EX):
+                return not is_whole()
+            time.sleep(_READ_PAUSE_S)
+    except OSError:
+        return not _soon(is_whole)
+    return not is_whole()
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Return whether the file is locked now; False if another writer's lock excludes this one.
+
+    Raises `OSError` on a file system without `flock`.
+    """
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _soon(condition: Callable[[], bool]) -> bool:
@@ -318,7 +342,8 @@ def _rename_full(path: str, descriptor: int) -> None:
     2. The first one renames it, and writes its line into a new file.
     3. The second one renames the new file, and the older half of the history is gone.
     """
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if not _soon(lambda: _lock(descriptor, fcntl.LOCK_EX)):
+        raise OSError(errno.EBUSY, "the file is full, and another process has locked it", path)
     try:
         current = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -361,8 +386,15 @@ def _check_own(descriptor: int, path: str, older: str | None = None) -> None:
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise NotOursError(errno.EEXIST, "it is not a regular file", path)
+
+    def is_begun() -> bool:
+        status = os.fstat(descriptor)
+        return status.st_size > 0 or not status.st_nlink
+
     # Another thread or query may have created the file and not written to it yet.
-    has_line = _soon(lambda: os.fstat(descriptor).st_size > 0)
+    has_line = _soon(is_begun)
+    if not os.fstat(descriptor).st_nlink:
+        raise FileNotFoundError(errno.ENOENT, "another query has removed it: its first line did not fit", path)
     if not has_line and older is not None and is_metrics_file(Path(older)):
         return
     if not _FIRST_LINE.match(os.pread(descriptor, 100, 0)):

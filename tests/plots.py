@@ -6,12 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scripts.pictures import INK, PAPER
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ADVICE = "matplotlib is not installed; install the extra 'plots': pip install 'groupkafka[plots]'"
-# Legible on a light and on a dark page.
-_PAPER, _INK = "#fcfcfd", "#1f2328"
 
 
 def is_installed() -> bool:
@@ -23,7 +23,7 @@ def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure; sizes in inches."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), facecolor=_PAPER, edgecolor=_INK)
+    return Figure(figsize=(width, height), facecolor=PAPER, edgecolor=INK)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from spark_groupsource import errors
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
@@ -26,12 +25,12 @@ LOG = logging.getLogger(__name__)
 def look_up(
     cluster: ClusterPort,
     starts: Mapping[TopicPartition, Start | None],
-    option: str,
+    given_by: Starting,
     *,
     unmatched_is_latest: bool,
     must_have: Collection[TopicPartition] = (),
 ) -> dict[TopicPartition, int]:
-    """Return the offset of each partition. `option` is the option's name, for errors.
+    """Return the offset of each partition. `given_by` is the option that gives the starts.
 
     - `unmatched_is_latest`: a time without a record at or after it resolves to the log's end; otherwise it is an error.
     - `must_have`: another group that is named must have an offset of one of these, or it is an error: its name may be
@@ -48,16 +47,14 @@ def look_up(
     unnamed = sorted(partition for partition, start in starts.items() if start is None)
     if unnamed:
         names, have = ", ".join(map(str, unnamed)), "has" if len(unnamed) == 1 else "have"
-        edge = {"startingOffsets": " (-2 is earliest)", "endingOffsets": " (-1 is latest)"}.get(option, "")
-        raise _not_allowed(
-            option, _shown(starts), f"a value for every partition of the topics; {names} {have} none{edge}"
-        )
+        edge = {"startingOffsets": " (-2 is earliest)", "endingOffsets": " (-1 is latest)"}.get(given_by.option, "")
+        raise _not_allowed(given_by, f"a value for every partition of the topics; {names} {have} none{edge}")
     known = {partition: start for partition, start in starts.items() if start is not None}
-    of_groups = _of_other_groups(cluster, known, option, must_have)
+    of_groups = _of_other_groups(cluster, known, given_by, must_have)
     known |= of_groups
     given = {partition: start.offset for partition, start in known.items() if isinstance(start, AtOffset)}
-    waits = given.keys() if option == "startingOffsets" else of_groups.keys()
-    _check_given(cluster, given, waits, option)
+    waits = given.keys() if given_by.option == "startingOffsets" else of_groups.keys()
+    _check_given(cluster, given, waits, given_by)
     wanted: dict[TopicPartition, Edge | int] = {}
     for partition, start in known.items():
         if isinstance(start, AtEdge):
@@ -71,10 +68,9 @@ def look_up(
     unmatched = [partition for partition, answer in answers.items() if answer is None]
     if unmatched and not unmatched_is_latest:
         raise _not_allowed(
-            option,
-            _shown_moment(wanted[unmatched[0]]),
-            f"a time at or before the newest record of every partition ({unmatched[0]} has none), or"
-            " startingOffsetsByTimestampStrategy=latest",
+            given_by,
+            f"a time at or before the newest record of every partition ({unmatched[0]} has none at or after"
+            f" {_shown_moment(wanted[unmatched[0]])}), or startingOffsetsByTimestampStrategy=latest",
         )
     answers |= {partition: ends.get(partition) for partition in unmatched}
     return given | {partition: end.offset for partition, end in answers.items() if end is not None}
@@ -106,10 +102,9 @@ def check_named(starting: Starting, partitions: Iterable[TopicPartition]) -> Non
     topics = starting.topics.keys() - {partition.topic for partition in existing}
     unknown = [*map(str, sorted(starting.each.keys() - existing)), *sorted(topics)]
     if unknown:
-        shown, names = _shown({**starting.each, **starting.topics}), ", ".join(unknown)
+        names = ", ".join(unknown)
         read = _few(sorted({partition.topic for partition in existing})) or "there is none"
-        allowed = f"partitions of the topics that are read ({read}); {names} is none of them"
-        raise _not_allowed(starting.option, shown, allowed)
+        raise _not_allowed(starting, f"partitions of the topics that are read ({read}); {names} is none of them")
 
 
 def check_order(
@@ -132,16 +127,17 @@ def check_order(
         log_end = log_ends.get(partition)
         if log_end is None or starts[partition] < log_end.offset:
             raise _not_allowed(
-                starting.option,
-                str(starting.of(partition)),
+                starting,
                 f"no start beyond the end. The resolved start offset {starts[partition]} is greater than the resolved"
-                f" end offset {ends[partition]} for {partition} (option '{ending.option}', value"
-                f" '{ending.of(partition)}')",
+                f" end offset {ends[partition]} for {partition} (option '{ending.option}', value '{ending.shown}')",
             )
 
 
 def _of_other_groups(
-    cluster: ClusterPort, starts: Mapping[TopicPartition, Start], option: str, must_have: Collection[TopicPartition]
+    cluster: ClusterPort,
+    starts: Mapping[TopicPartition, Start],
+    given_by: Starting,
+    must_have: Collection[TopicPartition],
 ) -> dict[TopicPartition, Start]:
     """Return other groups' committed offsets as starts; the log's beginning where they have none."""
     asked = {partition: start.group for partition, start in starts.items() if isinstance(start, AtGroup)}
@@ -154,14 +150,14 @@ def _of_other_groups(
             topics = ", ".join(sorted({partition.topic for partition in partitions}))
             if must_have and not cluster.group_offsets(group, must_have):
                 reason = f"a group with committed offsets: '{group}' has none of topics {topics}"
-                raise _not_allowed(option, f"group:{group}", f"{reason} (earliest reads them from the beginning)")
+                raise _not_allowed(given_by, f"{reason} (earliest reads them from the beginning)")
             LOG.warning("group has no offsets, starting at the logs' beginnings: group=%s topics=%s", group, topics)
         found |= {p: AtEdge() if (at := offsets.get(p)) is None else AtOffset(at) for p in partitions}
     return found
 
 
 def _check_given(
-    cluster: ClusterPort, given: Mapping[TopicPartition, int], may_wait: Collection[TopicPartition], option: str
+    cluster: ClusterPort, given: Mapping[TopicPartition, int], may_wait: Collection[TopicPartition], given_by: Starting
 ) -> None:
     """Raise `OptionError` for an offset after the log's end. The plan reports one before the beginning as data loss.
 
@@ -173,13 +169,8 @@ def _check_given(
     ends |= cluster.log_offsets(dict.fromkeys(ahead, Edge.LATEST), uncommitted=True)
     for partition, end in sorted(ends.items()):
         if end is not None and given[partition] > end.offset:
-            allowed = f"for {partition} an offset up to {end.offset}, where its log ends"
-            raise _not_allowed(option, str(given[partition]), allowed)
-
-
-def _shown(starts: Mapping[Any, Start | None]) -> str:
-    """Return an option's values of partitions and topics, shortened, for an error."""
-    return _few([f"{where}: {start}" for where, start in starts.items() if start is not None])
+            allowed = f"for {partition} an offset up to {end.offset}, where its log ends, not {given[partition]}"
+            raise _not_allowed(given_by, allowed)
 
 
 def _few(texts: Sequence[str]) -> str:
@@ -187,8 +178,8 @@ def _few(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:_MAX_SHOWN], *(["..."] if len(texts) > _MAX_SHOWN else [])])
 
 
-def _not_allowed(option: str, value: str, allowed: str) -> OptionError:
-    return OptionError(errors.OPTION_INVALID, option=option, value=value, allowed=allowed)
+def _not_allowed(given_by: Starting, allowed: str) -> OptionError:
+    return OptionError(errors.OPTION_INVALID, option=given_by.option, value=given_by.shown, allowed=allowed)
 
 
 def _shown_moment(time_ms: Edge | int) -> str:

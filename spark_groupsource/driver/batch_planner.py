@@ -6,7 +6,7 @@ plan: the session does that. Main thread only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
@@ -120,6 +120,19 @@ class BatchPlanner:
             self._usual_bytes = average_bytes(sizes, self._usual_bytes)
             left = within_bytes(left, sizes, bounds.max_bytes, self._usual_bytes)
         return Plan(plan_ranges(left, bounds.max_rows), survey.topics)
+
+    def replayed(self, ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+        """Return the ranges of a logged batch without records that the logs have lost since.
+
+        Nothing waits: Spark needs the batch, whoever owns its partitions now. Raises `DataLossError` if failOnDataLoss
+        is true and a log has lost records.
+        """
+        every = tuple(ranges)
+        unread = [item for item in every if len(item)]
+        survey = self._cluster.survey(item.partition for item in unread)
+        self._truncation.learn(unread)
+        truncated = self._truncation.truncated(known_backlogs({r.partition: r.end for r in unread}, survey.ends))
+        return self._losses.trim_lost(self._losses.skip_truncated(every, truncated), survey.beginnings)
 
     def _nothing(self, positions: Mapping[TopicPartition, int], ends_itself: bool) -> Step:
         """Return that there is nothing to read; if the query ends itself, only if no log may have been truncated.

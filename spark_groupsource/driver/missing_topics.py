@@ -20,7 +20,7 @@ from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.commit_metadata import metadata_of
-from spark_groupsource.model.offsets import TopicPartition, same_topic
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
@@ -63,6 +63,20 @@ class MissingTopics:
         except OptionError as error:
             self.handle_unknown(error, known)
             return self._cluster.describe(wanted - self._state.deleted)
+
+    def existing(self, end: SourceOffset, known: Known) -> list[OffsetRange]:
+        """Return the ranges of a logged batch whose topics are those that it was planned for.
+
+        Report what is lost with the others.
+        """
+        begun = known.last
+        described = self.describe({partition.topic for partition in begun}, known)
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        replaced = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
+        self._losses.report_recreated({p: at for p, at in replaced.items() if p.topic in ids}, described)
+        # Unless it was reported when the topics were described.
+        self._losses.report_missing({p: at for p, at in replaced.items() if p.topic not in ids}, DELETED)
+        return [item for item in end.ranges if item.partition in begun and item.partition not in replaced]
 
     def handle_unknown(self, error: OptionError, known: Known) -> None:
         """Handle "unknown topic or partition": report data loss for what this query has read.

@@ -28,7 +28,6 @@ from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.read_check import ReadCheck
 from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
-from spark_groupsource.driver.replay_planner import known_of_replay, replay_ranges
 from spark_groupsource.driver.shared_state import SharedState
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
@@ -481,13 +480,17 @@ class Session:
         return tasks
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
-        known = known_of_replay(end, self._options.subscription)
+        known = Known.of_replay(end, self._options.subscription)
         self._state.saw_ends(end.ends())
         self.start(known)
-        read = replay_ranges(
-            end, known, self._options, self._cluster,
-            missing=self._missing, starts=self._starts, truncation=self._truncation, state=self._state,
-            losses=self._losses, shared=self._shared, metrics=self._metrics,
+        replay = self._starts.replay(end, self._missing.existing(end, known))
+        read = self._planner.replayed(replay.ranges)
+        self._starts.report_conflicts(replay.conflicts)
+        records = sum(map(len, read))
+        self._metrics.write("replayed", (item.partition for item in read), records=records)
+        LOG.info(
+            "replay: group=%s records=%d of=%d reset=%s",
+            self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
         )  # fmt: skip
         self._go_by(Lineage(end.lineage, end.reset))
         self._member.replay(self._batch(end))

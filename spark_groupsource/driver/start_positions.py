@@ -47,6 +47,7 @@ from spark_groupsource.model.offsets import (
 from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import NoMatchStrategy, SourceOptions
 from spark_groupsource.planning import conflicts
+from spark_groupsource.planning.batch import Replay, plan_replay
 from spark_groupsource.planning.conflicts import Conflict
 from spark_groupsource.planning.start_position import (
     Basis,
@@ -352,6 +353,24 @@ class StartPositions:
                 )
             self._pause(_PAUSE_S)
 
+    def replay(self, end: SourceOffset, existing: Iterable[OffsetRange]) -> Replay:
+        """Return what the logged batch that ends at `end` reads again of its existing ranges, owned or not.
+
+        What the group has completed is left out (R11). Raises `MembershipError` if the group and the checkpoint
+        disagree and option onConflict does not allow it, or if option onSharedState does not allow that others have
+        completed a part.
+        """
+        ranges = list(existing)
+        found = self.fetch_offsets(item.partition for item in ranges)
+        committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
+        for partition, (_, metadata) in committed.items():
+            if metadata is not None:
+                self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
+        replay = plan_replay(end, ranges, committed)
+        conflicts.check_allowed(replay.conflicts, self._options.on_conflict)
+        self._shared.check_replay(replay.others)
+        return replay
+
     def _pin(
         self,
         decision: StartDecision,
@@ -428,12 +447,11 @@ def _resolve(
         check_named(options.starting, partitions_of(options.subscription, described))
     starts = {decision.partition: open_start(decision, options.starting) for decision in open_ones}
     latest = options.no_match_strategy is NoMatchStrategy.LATEST
-    option = options.starting.option
     # R4: asking the log finds a partition that does not exist
     # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
     # start positions of all.
     must_have = partitions_of(options.subscription, described) if is_new else ()
-    found = look_up(cluster, starts, option, unmatched_is_latest=latest, must_have=must_have)
+    found = look_up(cluster, starts, options.starting, unmatched_is_latest=latest, must_have=must_have)
     return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
 
 

@@ -17,7 +17,7 @@ from spark_groupsource.driver.query_state import QueryState, Reached
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
-from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.options.model import SourceOptions, Subscription
 
 LOG = logging.getLogger(__name__)
 
@@ -44,6 +44,15 @@ class Known:
     def of(cls, offset: SourceOffset) -> Known:
         """Return what an entry of the offset log contains."""
         return cls({item.partition: item.end for item in offset.ranges}, dict(offset.done), dict(offset.topic_ids))
+
+    @classmethod
+    def of_replay(cls, end: SourceOffset, subscription: Subscription) -> Known:
+        """Return what is known of a batch that runs again: its own ranges begin, and are not read yet.
+
+        Empty ranges of topics that were unsubscribed since are left out: the topics may be deleted.
+        """
+        begun = {r.partition: r.start for r in end.ranges if len(r) or subscription.includes(r.partition.topic)}
+        return replace(cls.of(end), last=begun, replayed=True)
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return how far the lineage has completed all that it has read."""

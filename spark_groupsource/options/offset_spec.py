@@ -19,6 +19,8 @@ from spark_groupsource.model.offsets import OFFSET_MAX, PARTITION_MAX, TopicPart
 EARLIEST, LATEST = "earliest", "latest"
 GROUP_PREFIX = "group:"
 _LATEST_OFFSET, _EARLIEST_OFFSET = -1, -2
+# Characters of an option's value that an error shows.
+_MAX_SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +29,12 @@ class AtOffset:
 
     offset: int
 
-    def __str__(self) -> str:
-        return str(self.offset)
-
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
     """Start at the first record at or after a time (ms since the epoch)."""
 
     timestamp_ms: int
-
-    def __str__(self) -> str:
-        return str(self.timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +62,25 @@ class Starting:
     """Start positions of all partitions.
 
     `everywhere` applies to all partitions. If it is None, `each` has a start per partition, or `topics` one per topic.
-    `option` is the name of the option that set them, for errors.
+    `option` and `text` are the name and the value of the option that set them, for errors.
     """
 
     everywhere: Start | None = field(default_factory=lambda: AtEdge(latest=True))
     each: Mapping[TopicPartition, Start] = field(default_factory=dict)
     option: str = "startingOffsets"
     topics: Mapping[str, Start] = field(default_factory=dict)
+    text: str = field(default=LATEST, compare=False)
 
     def of(self, partition: TopicPartition) -> Start | None:
         """Return the start of a partition; None if the option does not name it."""
         if self.everywhere is not None:
             return self.everywhere
         return self.each.get(partition, self.topics.get(partition.topic))
+
+    @property
+    def shown(self) -> str:
+        """The option's value as the user has written it, shortened, for an error."""
+        return self.text if len(self.text) <= _MAX_SHOWN else f"{self.text[:_MAX_SHOWN]}..."
 
     @property
     def is_earliest(self) -> bool:

@@ -98,7 +98,7 @@ def parse_options(
     if values["assignors"] is None:
         _check_without_strategies(given)
     return replace(
-        _assemble(values, client, executor, reads),
+        _assemble(values, given, client, executor, reads),
         permissions=permitted, token_login=logins.common, executor_token_login=logins.of_executors,
     )  # fmt: skip
 
@@ -212,8 +212,8 @@ def _check_use(values: Mapping[str, object], given: Mapping[str, str], reads: Re
                     replacement="leave it out, or read with spark.read.",
                 )  # fmt: skip
     else:
-        starting = _position(values, "starting", AtEdge())
-        ending = _position(values, "ending", AtEdge(latest=True))
+        starting = _position(values, given, "starting", AtEdge())
+        ending = _position(values, given, "ending", AtEdge(latest=True))
         _check_edge(starting, latest=True)
         _check_edge(ending, latest=False)
         _check_order(starting, ending)
@@ -225,11 +225,11 @@ def _check_edge(position: Starting, *, latest: bool) -> None:
     shown, what = ("latest (-1)", "starting offset") if latest else ("earliest (-2)", "ending offset")
     allowed = f"in a batch read no {shown}: {{}} can't be {wrong} for batch queries on Kafka"
     if position.everywhere == wrong:
-        raise invalid_option(position.option, str(wrong), allowed.format(what))
+        raise invalid_option(position.option, position.shown, allowed.format(what))
     for where, start in (*sorted(position.each.items()), *sorted(position.topics.items())):
         if start == wrong:
             what = position.option if latest else what
-            raise invalid_option(position.option, shown, allowed.format(f"{what} for {where}"))
+            raise invalid_option(position.option, position.shown, allowed.format(f"{what} for {where}"))
 
 
 def _check_order(starting: Starting, ending: Starting) -> None:
@@ -242,7 +242,7 @@ def _check_order(starting: Starting, ending: Starting) -> None:
                 kind = "timestamp" if isinstance(start, AtTime) else "offset"
                 raise invalid_option(
                     starting.option,
-                    str(start),
+                    starting.shown,
                     f"no start beyond the end. The specified start {kind} {first} is greater than the end {kind} {last}"
                     f" for {where} (option '{ending.option}')",
                 )
@@ -351,17 +351,19 @@ def _subscription(values: Mapping[str, object]) -> Subscription:
     return Subscription(tuple(dict.fromkeys(partition.topic for partition in value)), partitions=value)
 
 
-def _position(values: Mapping[str, object], kind: str, default: Start) -> Starting:
+def _position(values: Mapping[str, object], given: Mapping[str, str], kind: str, default: Start) -> Starting:
     """Return the position of the first starting (or ending) option that is given, as in Spark."""
-    timestamp_ms, times = values[f"{kind}Timestamp"], values[f"{kind}OffsetsByTimestamp"]
-    if isinstance(timestamp_ms, int):
-        return Starting(AtTime(timestamp_ms), option=f"{kind}Timestamp")
-    if isinstance(times, dict):
-        return Starting(None, times, f"{kind}OffsetsByTimestamp")
-    given, option = values[f"{kind}Offsets"], f"{kind}Offsets"
-    if isinstance(given, Starting):
-        return replace(given, option=option)
-    return Starting(default if given is None else given, option=option)  # type: ignore[arg-type]
+    names = (f"{kind}Timestamp", f"{kind}OffsetsByTimestamp", f"{kind}Offsets")
+    option = next((name for name in names if values[name] is not None), f"{kind}Offsets")
+    value, text = values[option], given.get(option.lower(), str(default))
+    match value:
+        case Starting():
+            return replace(value, option=option, text=text)
+        case dict():
+            return Starting(None, value, option, text=text)
+        case int():
+            value = AtTime(value)
+    return Starting(default if value is None else value, option=option, text=text)  # type: ignore[arg-type]
 
 
 def _check_max_batch(values: Mapping[str, object]) -> None:
@@ -387,7 +389,11 @@ def _check_on_conflict(given: Mapping[str, str]) -> None:
 
 
 def _assemble(
-    values: Mapping[str, object], client: Mapping[str, str], executor: Mapping[str, str], reads: Reads | None
+    values: Mapping[str, object],
+    given: Mapping[str, str],
+    client: Mapping[str, str],
+    executor: Mapping[str, str],
+    reads: Reads | None,
 ) -> SourceOptions:
     names: tuple[str, ...] = values["assignors"] or ()  # type: ignore[assignment]
     if names and librdkafka_has(names):
@@ -404,8 +410,8 @@ def _assemble(
     combined: dict[str, object] = {
         "group_id": values["kafka.group.id"] or "",
         "subscription": _subscription(values),
-        "starting": _position(values, "starting", AtEdge(latest=reads is not Reads.BATCH)),
-        "ending": _position(values, "ending", AtEdge(latest=True)),
+        "starting": _position(values, given, "starting", AtEdge(latest=reads is not Reads.BATCH)),
+        "ending": _position(values, given, "ending", AtEdge(latest=True)),
         "drain_timeout_s": (0.8 * max_poll_interval_ms if drain_timeout_ms is None else drain_timeout_ms) / 1000,
         "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,

@@ -33,14 +33,14 @@ def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[tuple[Of
     starts = look_up(
         cluster,
         {partition: options.starting.of(partition) for partition in existing},
-        options.starting.option,
+        options.starting,
         unmatched_is_latest=unmatched_is_latest,
         must_have=existing,
     )
     ends = look_up(
         cluster,
         {partition: options.ending.of(partition) for partition in existing},
-        options.ending.option,
+        options.ending,
         unmatched_is_latest=True,
         must_have=existing,
     )

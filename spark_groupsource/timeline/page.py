@@ -26,19 +26,20 @@ from spark_groupsource.timeline.model import (
     thinned,
 )
 
-# Colours that colour-blind people can distinguish (Okabe and Ito), without the red of losses.
+# Colours that colour-blind people can distinguish (Okabe and Ito), without the red of losses, `SERIOUS`.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8c6d31", "#7f7f7f", "#b5bd00")
-_SERIOUS, _INK, _PAPER, _GRID = "#c62828", "#1f2328", "#ffffff", "#e7ebef"
+SERIOUS = "#c62828"
+_INK, _PAPER, _GRID = "#1f2328", "#ffffff", "#e7ebef"
 # Symbol, colour and size of each kind of mark.
 _MARKS: dict[MarkKind, tuple[str, str, int]] = {
     MarkKind.HANDOVER: ("triangle-right", _INK, 9),
-    MarkKind.TAKEOVER: ("triangle-right-open", _SERIOUS, 10),
-    MarkKind.LOST: ("x", _SERIOUS, 8),
+    MarkKind.TAKEOVER: ("triangle-right-open", SERIOUS, 10),
+    MarkKind.LOST: ("x", SERIOUS, 8),
     MarkKind.CONFLICT: ("diamond", "#8250df", 10),
-    MarkKind.DATA_LOSS: ("square-x", _SERIOUS, 9),
+    MarkKind.DATA_LOSS: ("square-x", SERIOUS, 9),
     MarkKind.REFUSED: ("circle-open", "#9a6700", 8),
     MarkKind.DOUBT: ("circle-x-open", "#9a6700", 8),
-    MarkKind.ERROR: ("star", _SERIOUS, 11),
+    MarkKind.ERROR: ("star", SERIOUS, 11),
     MarkKind.REPLAY: ("triangle-left", "#8250df", 9),
     MarkKind.LIFE: ("line-ns-open", _INK, 11),
     MarkKind.COMMIT: ("line-ns-open", _INK, 5),
@@ -96,7 +97,7 @@ def html_of(figure: Any, title: str) -> str:
         full_html=True, include_plotlyjs=True, include_mathjax=False, config={"displaylogo": False, "responsive": True},
         div_id="timeline",
     )  # fmt: skip
-    head = f'<head><meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{_safe(title)}</title>'
+    head = f'<head><meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{escaped(title)}</title>'
     return page.replace("<head>", head, 1)
 
 
@@ -134,7 +135,7 @@ def _bars(timeline: Timeline, rows: Rows) -> Iterator[dict[str, Any]]:
     for number, query in enumerate(timeline.queries):
         colour = COLOURS[number % len(COLOURS)]
         own = [period for period in timeline.periods if period.query == query]
-        common = {"kind": "Bar", "orientation": "h", "hoverinfo": "text", "legendgroup": query, "name": _safe(query)}
+        common = {"kind": "Bar", "orientation": "h", "hoverinfo": "text", "legendgroup": query, "name": escaped(query)}
         styles: tuple[tuple[PeriodKind, dict[str, Any], float], ...] = (
             (PeriodKind.OWNED, {"color": colour, "opacity": 0.32}, 0.86),
             (PeriodKind.SILENT, {"color": _PAPER, "pattern": {"shape": "/", "fgcolor": colour, "size": 5}}, 0.86),
@@ -163,7 +164,7 @@ def _bar_values(
         "base": [axis_time(one.start) for one in bars],
         "x": [_ms(one.end - one.start) for one in bars],
         "width": thickness,
-        "hovertext": [_hover(text, one.start, one.end) for one, text in zip(bars, texts, strict=True)],
+        "hovertext": [hover_text(text, one.start, one.end) for one, text in zip(bars, texts, strict=True)],
     }
 
 
@@ -194,7 +195,7 @@ def _marks(timeline: Timeline, rows: Rows) -> Iterator[dict[str, Any]]:
 
 def _mark_text(mark: EventMark) -> str:
     more = "" if mark.count == 1 else f" (and {mark.count - 1:,} more)"
-    return _hover(f"{mark.kind.value}: {mark.text}{more}", mark.at)
+    return hover_text(f"{mark.kind.value}: {mark.text}{more}", mark.at)
 
 
 def _lag(timeline: Timeline) -> Iterator[dict[str, Any]]:
@@ -203,7 +204,7 @@ def _lag(timeline: Timeline) -> Iterator[dict[str, Any]]:
         points = sorted((point for point in timeline.lag if point.query == query), key=lambda point: point.at)
         if points:
             yield {
-                "mode": "lines+markers" if len(points) < 500 else "lines", "name": f"lag of {_safe(query)}",
+                "mode": "lines+markers" if len(points) < 500 else "lines", "name": f"lag of {escaped(query)}",
                 "x": [axis_time(point.at) for point in points], "y": [point.records for point in points],
                 "hovertext": [_lag_text(point) for point in points], "hoverinfo": "text", "connectgaps": False,
                 "line": {"color": COLOURS[number % len(COLOURS)], "shape": "hv", "width": 1.5},
@@ -213,7 +214,7 @@ def _lag(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 def _lag_text(point: LagPoint) -> str:
     behind = "" if point.behind_s is None else f", the oldest is {point.behind_s:,.1f} s old"
-    return _hover(f"{point.query}: {point.records or 0:,} unread records{behind}", point.at)
+    return hover_text(f"{point.query}: {point.records or 0:,} unread records{behind}", point.at)
 
 
 # --- layout
@@ -225,8 +226,8 @@ def _layout(timeline: Timeline, height: float) -> dict[str, Any]:
         joined = f"; batches and marks within {timeline.joined_s:.2g} s are joined"
     return {
         "title": {
-            "text": f"<b>{_safe(timeline.title)}</b><br><span style='font-size:12px'>"
-            f"{_safe(timeline.subtitle)}{joined}</span>",
+            "text": f"<b>{escaped(timeline.title)}</b><br><span style='font-size:12px'>"
+            f"{escaped(timeline.subtitle)}{joined}</span>",
             "x": 0.01, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container",
             "pad": {"t": 14},
         },
@@ -247,19 +248,20 @@ def _lane_axis(rows: Rows) -> dict[str, Any]:
 
 
 def _lane_name(lane: Lane) -> str:
-    return f"<b>{_safe(lane)}</b>" if isinstance(lane, str) else _safe(str(lane))
+    return f"<b>{escaped(lane)}</b>" if isinstance(lane, str) else escaped(str(lane))
 
 
 # --- values
 
 
-def _hover(text: str, *moments: float) -> str:
+def hover_text(text: str, *moments: float) -> str:
+    """Return what is shown at a mark or bar: a text, and its moment, or its start and end."""
     times = " to ".join(axis_time(at)[11:] for at in moments)
     took = f", {moments[1] - moments[0]:,.2f} s" if len(moments) > 1 else ""
-    return f"{_safe(text)}<br>{times} UTC{took}"
+    return f"{escaped(text)}<br>{times} UTC{took}"
 
 
-def _safe(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape a name or text for plotly, which reads a part of HTML in its labels."""
     return html.escape(text, quote=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from scripts.pictures import INK
 from tests.benchmarks.report import ADD_BATCH, CPU, OURS, PEAK, TRIGGER, WHOLE_QUERY, Comparison
 from tests.plots import new_figure
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 # Colours that colour-blind people can distinguish (Okabe and Ito).
 AHEAD, BEHIND = "#0072b2", "#d55e00"
-_INK, _GREY, _LINE = "#1f2328", "#57606a", "#d8dee4"
+_GREY, _LINE = "#57606a", "#d8dee4"
 # The groups of the chart: what a bar is, of which cases, and of which metric. New records are left out: there
 # Spark's own source waits for a time limit, which would dwarf all else.
 _PARTS = (
@@ -51,7 +52,7 @@ def draw(comparisons: Sequence[Comparison], title: str) -> Figure:
     axes.axvline(1, color=_GREY, linewidth=1.2, zorder=1.5)
     axes.grid(axis="x", color=_LINE)
     axes.set_axisbelow(True)
-    axes.tick_params(length=0, colors=_INK, labelsize=8)
+    axes.tick_params(length=0, colors=INK, labelsize=8)
     axes.spines[:].set_visible(False)
     axes.patch.set_visible(False)
     axes.set_xlabel("1: as Spark's own; longer is better; |: the ratio aimed at (not measured)", size=8, color=_GREY)
@@ -95,4 +96,4 @@ def _bar(axes: Any, one: Comparison, y: float) -> None:
     text = f"{ratio:.2f}{', cut off' if ratio > MOST else ''}"
     axes.annotate(text, (right, y), (4, 0), textcoords="offset points", va="center", size=8, weight="bold")
     if goal is not None:
-        axes.plot([goal, goal], [y - 0.45, y + 0.45], color=_INK, linewidth=1.8, gid="goal")
+        axes.plot([goal, goal], [y - 0.45, y + 0.45], color=INK, linewidth=1.8, gid="goal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts import docs_links
+from spark_groupsource.cli.arguments import command_parsers, parse_arguments
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription, GroupReport, group_json
 from spark_groupsource.cli.lag_command import lag_json
 from spark_groupsource.lag.model import LagInput, lag_of
@@ -123,6 +125,23 @@ def test_examples_give_the_checkpoint_location_once() -> None:
     assert twice == []
     bad = """WITH ('checkpointLocation' = '/a')"); writer.option("checkpointLocation", "/a")"""
     assert _twice(found[1] for found in given.findall(bad)) == ["/a"]
+
+
+def test_commands_in_tables_work_when_copied() -> None:
+    rows = [
+        row
+        for page in (ROOT / "docs" / "how-to").glob("*.md")
+        for row in page.read_text(encoding="utf-8").splitlines()
+        if row.startswith("|")
+    ]
+    names = "|".join(command_parsers()[1])
+    commands = [text for row in rows for text in re.findall(rf"`((?:groupkafka )?(?:{names}) --[^`]*)`", row)]
+    assert commands, "nothing was found"
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert (program, "..." in command) == ("groupkafka", False), command
+        # Exits if an argument is missing or not known.
+        parse_arguments(arguments)
 
 
 def test_the_session_with_delta_is_what_the_tests_of_the_recipes_have() -> None:

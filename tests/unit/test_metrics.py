@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import logging
 import os
@@ -189,6 +191,17 @@ def test_two_writers_of_a_full_file_lose_nothing(tmp_path: Path, monkeypatch: py
     assert len(lines(Path(f"{path}.1"))) == written - 1
 
 
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics.time, "sleep", lambda _: pytest.fail("waited"))
+
+
+def no_locks(descriptor: int, kind: int) -> None:
+    """As `flock` on a file system that does not have it."""
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+@pytest.mark.usefixtures("no_pause")
 def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
     """The disk was full in the middle of a line."""
     path = tmp_path / "m.jsonl"
@@ -201,15 +214,96 @@ def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
         json.loads(torn)
 
 
-def test_a_line_that_another_writer_is_writing_is_not_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_pause")
+def test_nobody_waits_for_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the query whose line did not fit, nor another one."""
+    path = tmp_path / "m.jsonl"
+    logs = [append(path), append(path)]
+    room = 40
+    write = os.write
+
+    def write_what_fits(descriptor: int, line: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(descriptor, line[:room])
+        room -= written
+        return written
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write_what_fits)
+        for log in logs * 3:
+            append(path, log=log)
+    for log in logs:
+        append(path, log=log)
+    assert [line[:5] for line in path.read_text().splitlines()] == ['{"at"'] * 5
+
+
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_a_line_that_another_writer_is_writing_is_not_torn(
+    has_locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file system lets a file grow page by page, so half of another query's line is seen for a moment."""
     path = tmp_path / "m.jsonl"
-    append(path, events=2)
-    whole = path.read_bytes()
-    os.truncate(path, len(whole) - 40)
-    monkeypatch.setattr(metrics.time, "sleep", lambda _: path.write_bytes(whole))
+    append(path)
+    write, rest = os.write, bytearray()
+
+    def write_rest(_: float) -> None:
+        with path.open("ab") as file:
+            file.write(rest)
+        rest.clear()
+
+    def write_half(descriptor: int, line: bytes) -> int:
+        """Write half a line; another writer writes before the other half."""
+        monkeypatch.setattr(os, "write", write)
+        rest.extend(line[100:])
+        write(descriptor, line[:100])
+        append(path)
+        return len(line)
+
+    monkeypatch.setattr(metrics.time, "sleep", write_rest)
+    monkeypatch.setattr(os, "write", write_half)
+    if not has_locks:
+        monkeypatch.setattr(metrics.fcntl, "flock", no_locks)
     append(path)
     assert [line["event"] for line in lines(path)] == ["started"] * 3
+
+
+def test_a_line_that_another_writer_begins_after_the_check_is_not_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The file ends with a whole line. 2. Another query begins to write. The file system puts this line after it."""
+    path = tmp_path / "m.jsonl"
+    append(path)
+    whole = path.read_bytes()
+
+    def pread_before_another_line(*args: int) -> bytes:
+        monkeypatch.setattr(os, "pread", pread)
+        found = pread(*args)
+        append(path)
+        os.truncate(path, 2 * len(whole) - 40)
+        return found
+
+    pread = os.pread
+    log = append(path)
+    path.write_bytes(whole)
+    monkeypatch.setattr(os, "pread", pread_before_another_line)
+    append(path, log=log)
+    assert path.read_bytes() == whole + whole[:-40] + whole
+
+
+def test_a_full_file_that_another_process_has_locked_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "m.jsonl"
+    log = append(path)
+    monkeypatch.setattr(metrics, "MAX_FILE_BYTES", 1)
+    monkeypatch.setattr(metrics.time, "sleep", lambda _: None)
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        append(path, log=log)
+    assert "another process has locked it" in caplog.text
+    assert len(lines(path)) == 1
 
 
 # --- whose file it is
@@ -309,6 +403,28 @@ def test_a_first_line_that_does_not_fit_on_the_disk_leaves_no_file(
         full.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:10]))
         log = append(path)
     assert not path.exists()
+    append(path, log=log)
+    assert len(lines(path)) == 1
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_file_whose_first_line_did_not_fit_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. A query creates the file. 2. This one opens it. 3. The disk is full, so the first one removes it."""
+    path = tmp_path / "m.jsonl"
+    path.touch()
+    find = metrics._open_existing
+
+    def open_and_remove(*args: Any) -> int:
+        descriptor = find(*args)
+        path.unlink()
+        return descriptor
+
+    with monkeypatch.context() as full:
+        full.setattr(metrics, "_open_existing", open_and_remove)
+        log = append(path)
+    assert "its first line did not fit" in caplog.text
     append(path, log=log)
     assert len(lines(path)) == 1
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
 from spark_groupsource.timeline.model import Timeline
-from spark_groupsource.timeline.page import Rows, axis_time, figure_of, html_of
+from spark_groupsource.timeline.page import SERIOUS, Rows, axis_time, escaped, figure_of, hover_text, html_of
 from tests.faults.history import Fault
 
-_SERIOUS, _CLEAN = "#c62828", "#455a64"
+_CLEAN = "#455a64"
 # Labels: size of a row, most rows, mean width of a character, and the width of the lanes on a small screen.
 _LABEL_PX, _LABEL_ROWS, _CHARACTER_PX, _LANES_PX = 13, 8, 5.2, 1100
 _LEAST_PX = 30
@@ -30,7 +29,7 @@ def drawn(timeline: Timeline, faults: Sequence[Fault]) -> Any:
         figure.add_shape(
             type="rect", xref="x", yref="y domain", y0=0, y1=1, layer="below", opacity=0.1,
             x0=axis_time(fault.started_at), x1=axis_time(fault.recovered_at),
-            line_width=0, fillcolor=_CLEAN if fault.clean else _SERIOUS,
+            line_width=0, fillcolor=_CLEAN if fault.clean else SERIOUS,
         )  # fmt: skip
     return figure
 
@@ -47,14 +46,14 @@ def _add_lane(figure: Any, rows: Rows, timeline: Timeline, faults: Sequence[Faul
     axis.update(
         range=[rows.height, -height], tickvals=[-height / 2, *axis.tickvals], ticktext=["faults", *axis.ticktext]
     )
-    for is_clean, colour, name in ((False, _SERIOUS, "fault"), (True, _CLEAN, "clean fault")):
+    for is_clean, colour, name in ((False, SERIOUS, "fault"), (True, _CLEAN, "clean fault")):
         marks = [(fault, row) for fault, row in zip(faults, places, strict=True) if fault.clean is is_clean]
         if marks:
             figure.add_trace(go.Scatter(
                 mode="markers+text", name=name, x=[axis_time(fault.started_at) for fault, _ in marks],
                 y=[-height * (1 - (row + 0.5) / count) for _, row in marks],
                 hoverinfo="text", hovertext=[_hover(name, fault) for fault, _ in marks],
-                text=[html.escape(label_of(fault), quote=False) for fault, _ in marks], cliponaxis=True,
+                text=[escaped(label_of(fault)) for fault, _ in marks], cliponaxis=True,
                 textposition=[_side(timeline, fault) for fault, _ in marks], textfont={"size": 9, "color": colour},
                 marker={"symbol": "triangle-down", "color": colour, "size": 9,
                         "line": {"width": 1.4, "color": colour}},
@@ -68,8 +67,7 @@ def label_of(fault: Fault) -> str:
 
 def _hover(name: str, fault: Fault) -> str:
     took = f"recovered in {fault.recovered_at - fault.started_at:.1f} s"
-    text = html.escape(f"{name}: {fault.number} {label_of(fault)}, {took}", quote=False)
-    return f"{text}<br>{axis_time(fault.started_at)[11:]} UTC"
+    return hover_text(f"{name}: {fault.number} {label_of(fault)}, {took}", fault.started_at)
 
 
 def _placed(timeline: Timeline, faults: Sequence[Fault]) -> list[int]:

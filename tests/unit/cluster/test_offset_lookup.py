@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ class Bed:
 
     def find(self, p0: Start | None, p1: Start | None = None, *, latest: bool = False) -> dict[TopicPartition, int]:
         starts = {P0: p0} if p1 is None else {P0: p0, P1: p1}
-        return look_up(self.cluster, starts, "startingOffsets", unmatched_is_latest=latest)
+        return look_up(self.cluster, starts, Starting(text="as typed"), unmatched_is_latest=latest)
 
 
 def test_edges_and_offsets() -> None:
@@ -40,7 +41,9 @@ def test_a_removed_offset_is_kept() -> None:
 
 
 def test_an_offset_behind_the_end() -> None:
-    with pytest.raises(OptionError, match=r"'startingOffsets' has the value '101'.*orders-0 an offset up to 100"):
+    with pytest.raises(
+        OptionError, match=r"'startingOffsets' has the value 'as typed'.*orders-0 an offset up to 100, .* not 101"
+    ):
         Bed().find(AtOffset(101))
 
 
@@ -60,10 +63,11 @@ def test_a_group_without_any_offset_is_reported(caplog: pytest.LogCaptureFixture
 def test_a_group_that_must_have_offsets() -> None:
     """One partition with an offset is enough: the others begin later."""
     bed = Bed()
-    with pytest.raises(OptionError, match=r"'group:biling'.*'biling' has none of topics orders"):
-        look_up(bed.cluster, {P1: AtGroup("biling")}, "startingOffsets", unmatched_is_latest=True, must_have=[P0, P1])
+    typed = Starting(text=" GROUP:biling")
+    with pytest.raises(OptionError, match=r"' GROUP:biling'.*'biling' has none of topics orders"):
+        look_up(bed.cluster, {P1: AtGroup("biling")}, typed, unmatched_is_latest=True, must_have=[P0, P1])
     bed.cluster.groups["billing"] = {P0: 50}
-    found = look_up(bed.cluster, {P1: AtGroup("billing")}, "startingOffsets", unmatched_is_latest=True, must_have=[P0])
+    found = look_up(bed.cluster, {P1: AtGroup("billing")}, typed, unmatched_is_latest=True, must_have=[P0])
     assert found == {P1: 20}
 
 
@@ -75,7 +79,7 @@ def test_an_offset_behind_the_beginning_of_an_open_transaction(start: Start) -> 
     bed.cluster.written = {P0: 110}
     assert bed.find(start) == {P0: 105}
     bed.cluster.written = {P0: 104}
-    with pytest.raises(OptionError, match=r"value '105'.*orders-0 an offset up to 104"):
+    with pytest.raises(OptionError, match=r"value 'as typed'.*orders-0 an offset up to 104, .* not 105"):
         bed.find(start)
 
 
@@ -84,7 +88,9 @@ def test_times() -> None:
     bed.cluster.at_time = {P0: 33}
     assert bed.find(AtTime(5)) == {P0: 33}
     assert bed.find(AtTime(5), AtTime(6), latest=True) == {P0: 33, P1: 200}
-    with pytest.raises(OptionError, match=r"value '6 .1970-01-01T00:00:00.006Z.'.*orders-1 has none"):
+    with pytest.raises(
+        OptionError, match=r"value 'as typed'.*orders-1 has none at or after 6 .1970-01-01T00:00:00.006Z"
+    ):
         bed.find(AtTime(5), AtTime(6))
 
 
@@ -114,7 +120,8 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
     check_named(starting, [P0, P1])
     with pytest.raises(OptionError, match=r"'endingOffsets'.*are read \(orders\); orders-1 is none of them"):
         check_named(starting, [P0, tp(2)])
-    topics = Starting(None, topics={"orders": AtEdge(), "refunds": AtEdge()})
+    typed = '{"orders":"earliest","refunds":"Earliest"}'
+    topics = Starting(None, topics={"orders": AtEdge(), "refunds": AtEdge()}, text=typed)
     check_named(topics, [P0, tp(0, "refunds")])
-    with pytest.raises(OptionError, match=r"'orders: earliest, refunds: earliest'.*; refunds is none of them"):
+    with pytest.raises(OptionError, match=rf"'{re.escape(typed)}'.*; refunds is none of them"):
         check_named(topics, [P0, P1])

@@ -88,5 +88,6 @@ def test_one_position_for_all_or_one_for_each() -> None:
     each = Starting(None, {P0: AtOffset(3)})
     assert (each.of(P0), each.of(P1), each.is_earliest) == (AtOffset(3), None, False)
     assert Starting(AtEdge()).is_earliest
+    assert (Starting(text="x" * 300).shown, Starting(text="x" * 301).shown) == ("x" * 300, "x" * 300 + "...")
     topics = Starting(None, {P0: AtOffset(3)}, topics={"orders": AtEdge()})
     assert (topics.of(P0), topics.of(P1), topics.of(tp(0, "refunds"))) == (AtOffset(3), AtEdge(), None)

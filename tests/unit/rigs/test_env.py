@@ -72,3 +72,12 @@ def test_tools_that_need_little_use_the_scripts_environment_if_it_is_there(check
     _executable(checkout.parent / "path" / "python3", "#!/bin/sh\nexit 0\n")
     shutil.rmtree(checkout / ".venv-groupkafka")
     assert _bash(checkout, f'PATH={checkout.parent}/path:$PATH; groupkafka_any_python; echo "$python"') == ["python3"]
+
+
+def test_how_a_command_ended_is_one_line(checkout: Path) -> None:
+    shown = _bash(
+        checkout,
+        """groupkafka_timed ci "a b" echo "c  d"; echo "$took"
+        groupkafka_timed gate false sh -c "exit 3" || echo "$took $?" """,
+    )
+    assert shown == ["c  d", "[ci] a b: 0 s, exit code 0", "[gate] false: 0 s, exit code 3 3"]
