@@ -19,8 +19,6 @@ from tests.unit.fakes import (
     offset_of,
 )
 
-# Committed by the checkpoint's own lineage, beyond its end.
-OWN = GroupOffset(90, metadata(LINEAGE, 80, 90))
 START_70 = offset_of(OffsetRange(P0, 40, 70))
 
 
@@ -126,50 +124,3 @@ def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset() -> N
     written = parse_metadata(bed.group.committed[P0].metadata)
     assert written is not None
     assert written.pin.offset == 0
-
-
-@pytest.mark.parametrize("fetched", [True, False], ids=["offsets are known", "offsets come later"])
-@pytest.mark.parametrize(("choice", "position"), [("group", 40), ("fail", None)])
-@pytest.mark.rule("R12")
-def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
-    choice: str, position: int | None, fetched: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """1. [0, 100) is complete; 2. the session expires, and another tool moves the empty group to 40; 3. the member gets
-    its partition back, and the next trigger says that 100 is complete before it looks for a start position.
-    """
-    bed = earliest(p0=100, onConflict=choice)
-    end = bed.session.latest_offset(START)
-    bed.session.tasks(START, end)
-    assert bed.session.latest_offset(end) is end
-    bed.lose(P0)
-    bed.group.committed[P0] = GroupOffset(40, "")
-    bed.assign(P0)
-    if fetched:
-        bed.member.view()
-    bed.ends(p0=110)
-    if position is None:
-        with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=40 checkpoint=100"):
-            bed.session.latest_offset(end)
-        assert bed.committed() == {0: 40}
-    else:
-        with caplog.at_level(logging.WARNING):
-            assert ranges(bed.session.latest_offset(end)) == [f"orders-0 [{position}, 110)"]
-        assert "orders-0 group=40 checkpoint=100" in caplog.text
-        assert bed.committed() == {0: position}
-
-
-@pytest.mark.rule("R77")
-def test_p6_a_conflict_of_another_partition_leaves_no_completed_end_uncommitted() -> None:
-    """1. Both partitions are lost with their batch in flight; 2. another tool moves one of them; 3. both come back, and
-    the query fails for the one, before it has established the other."""
-    bed = earliest(p0=100, p1=100, onConflict="fail")
-    end = bed.session.latest_offset(START)
-    bed.session.tasks(START, end)
-    bed.lose(P0, P1)
-    bed.session.commit(end)
-    bed.group.committed[P1] = GroupOffset(40, "")
-    bed.assign(P0, P1)
-    with pytest.raises(MembershipError, match=r"CONFLICT.*orders-1 group=40 checkpoint=100"):
-        bed.session.latest_offset(end)
-    bed.accept_commits()
-    assert bed.committed() == {0: 100, 1: 40}

@@ -54,20 +54,6 @@ def test_a_loss_of_everything_is_reported_once(caplog: pytest.LogCaptureFixture)
 # --- a truncated log
 
 
-def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:
-    """Another member has read on behind the end that this query saw at its start, and hands the partition over."""
-    bed = Bed(startingOffsets="earliest")
-    bed.ends(p0=20, p1=5)
-    bed.session.prepare_available_now()
-    bed.ends(p0=60)
-    said = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 50, PIN, leader_epoch=3).to_text()
-    bed.group.committed[P0] = GroupOffset(50, said)
-    bed.join(P0)
-    for _ in range(3):
-        assert bed.session.latest_offset(START) is START
-        bed.clock.advance(SHORT_S)
-
-
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_available_now_and_once_do_not_end_before_a_short_log_is_reported(
