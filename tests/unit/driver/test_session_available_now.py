@@ -6,16 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
+from spark_groupsource.cluster.port import Edge, LogEnd
 from spark_groupsource.driver.readiness import AVAILABLE_NOW_MARGIN_S
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError
 from spark_groupsource.membership.client_renewal import UNRELEASED_MARGIN_S
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import NextTrigger, ReadBounds
-from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, earliest, ranges
-from tests.unit.fakes import (
-    TOPIC_ID,
-)
+from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, ranges
 
 
 def test_available_now_asks_only_for_the_partitions_of_option_assign() -> None:
@@ -58,15 +55,6 @@ def test_available_now_without_partitions_says_so(caplog: pytest.LogCaptureFixtu
 def test_available_now_waits_longer_than_a_static_member_for_its_instance_id() -> None:
     """Else NO_ASSIGNMENT hides INSTANCE_ID_IN_USE. The second wait begins later: with the first refusal."""
     assert AVAILABLE_NOW_MARGIN_S >= UNRELEASED_MARGIN_S + 10
-
-
-def test_available_now_leaves_later_partitions_alone() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P2)
-    bed.session.prepare_available_now()
-    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
-    bed.ends(p2=7)
-    assert bed.session.latest_offset(START) is START
 
 
 def test_available_now_ends_when_others_own_everything() -> None:

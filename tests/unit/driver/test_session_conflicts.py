@@ -12,7 +12,7 @@ from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import GroupOffset, parse_metadata
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.planning.start_position import Lineage
-from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, earliest, metadata, ranges
+from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, earliest, ranges
 from tests.unit.fakes import (
     LINEAGE,
     TOPIC_ID,
@@ -20,24 +20,6 @@ from tests.unit.fakes import (
 )
 
 START_70 = offset_of(OffsetRange(P0, 40, 70))
-
-
-@pytest.mark.parametrize("group", [90, 50])
-@pytest.mark.parametrize("options", [{}, {"onConflict": "group"}])
-def test_another_programs_offset_is_followed_in_a_new_lineage(
-    options: dict[str, str], group: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    bed = Bed(**options)
-    bed.group.committed[P0] = GroupOffset(group, "moved by hand")
-    bed.join(P0)
-    bed.ends(p0=95)
-    with caplog.at_level(logging.WARNING):
-        end = bed.session.latest_offset(START_70)
-    assert ranges(end) == [f"orders-0 [{group}, 95)"]
-    assert end.lineage != LINEAGE
-    assert f"orders-0 group={group} checkpoint=70 (the group's offset was set by another program)" in caplog.text
-    bed.session.commit(end)
-    assert bed.committed() == {0: 95}
 
 
 def test_a_conflict_is_reported_once_however_often_its_start_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -58,18 +40,6 @@ def test_another_programs_offset_may_fail_the_query() -> None:
     bed.join(P0)
     with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=90 checkpoint=70"):
         bed.session.latest_offset(START_70)
-
-
-@pytest.mark.rule("R50")
-def test_a_coordinator_that_has_lost_commits_is_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
-    bed = Bed(onConflict="fail")
-    bed.group.committed[P0] = GroupOffset(40, metadata(LINEAGE, 30, 40))
-    bed.join(P0)
-    bed.ends(p0=95)
-    end = bed.session.latest_offset(START_70)
-    assert (ranges(end), end.lineage) == (["orders-0 [70, 95)"], LINEAGE)
-    assert bed.committed() == {0: 70}
-    assert "disagree" not in caplog.text
 
 
 @pytest.mark.rule("R46")
@@ -95,19 +65,6 @@ def test_a_partition_that_comes_back_is_a_conflict_of_its_own(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         assert ranges(bed.session.latest_offset(start)) == ["orders-0 [40, 60)", "orders-1 [30, 60)"]
     assert "orders-1 group=30 checkpoint=100" in caplog.text
-
-
-@pytest.mark.parametrize("group", [90, 70], ids=["ahead", "where we are"])
-def test_an_offset_of_another_program_is_pinned_in_our_name(group: int) -> None:
-    """So that one without metadata is one that was moved since."""
-    bed = Bed()
-    bed.group.committed[P0] = GroupOffset(group, "moved by hand")
-    bed.join(P0)
-    bed.ends(p0=95)
-    assert ranges(bed.session.latest_offset(START)) == [f"orders-0 [{group}, 95)"]
-    written = parse_metadata(bed.group.committed[P0].metadata)
-    assert written is not None
-    assert (written.lineage, written.start, written.end) == (LINEAGE, group, group)
 
 
 def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset() -> None:

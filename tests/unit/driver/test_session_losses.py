@@ -78,17 +78,6 @@ def test_available_now_and_once_do_not_end_before_a_short_log_is_reported(
     assert SHORT_S <= bed.paused < SHORT_S + 2
 
 
-def test_a_log_that_is_short_for_a_moment_does_not_end_available_now() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.group.committed[P0] = GroupOffset(20, "")
-    bed.ends(p0=30)
-    bed.join(P0)
-    bed.session.prepare_available_now()
-    bed.ends(p0=10)
-    bed.member.during_view = lambda: bed.ends(p0=30) if bed.paused > 5 else None
-    assert ranges(bed.next_batch(START)) == ["orders-0 [20, 30)"]
-
-
 @pytest.mark.parametrize("known_by", ["the checkpoint", "the group's offset"])
 def test_a_truncation_is_noticed_after_a_restart_and_by_the_next_owner(known_by: str) -> None:
     bed, start = Bed(startingOffsets="earliest"), START

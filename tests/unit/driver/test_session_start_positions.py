@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from spark_groupsource.errors import KafkaUnavailableError, OptionError
+from spark_groupsource.errors import OptionError
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from tests.unit.driver.session_bed import P0, P1, START, Bed, joined, ranges
 from tests.unit.fakes import (
@@ -77,17 +77,6 @@ def test_starting_timestamp_after_all_records(strategy: str) -> None:
     else:
         assert bed.session.latest_offset(START) is START
         assert bed.committed()[0] == 9
-
-
-def test_a_coordinator_that_does_not_report_the_offsets_fails_in_bounded_time() -> None:
-    bed = Bed()
-    bed.join(P0)
-    bed.session.start()
-    bed.member.view()
-    bed.group.unanswered_fetches = 10**6
-    with pytest.raises(KafkaUnavailableError, match="OffsetFetch failed"):
-        bed.session.latest_offset(START)
-    assert bed.paused < 125.0
 
 
 @pytest.mark.parametrize("subscription", [{"subscribe": "orders"}, {"subscribePattern": "orders.*"}])
