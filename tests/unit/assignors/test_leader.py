@@ -207,11 +207,6 @@ def test_a_wrong_answer_is_not_used(answer: object, reason: str) -> None:
         assert part.note.error.startswith(f"strategy given-v2: {reason}")
 
 
-def test_whoever_is_not_named_gets_nothing() -> None:
-    parts = led(gives(a="0"), cluster(orders=2), member("a"), member("b", owned(orders="1")))
-    assert active(parts) == {"a": "orders-0", "b": ""}
-
-
 # --- partitions that are held ---
 
 
@@ -366,21 +361,6 @@ def test_groups_settle_in_two_rounds(kind: type[Assignor], steps: int, eager: fl
         assert group.parts() == before
 
 
-def test_a_join_while_another_leaves() -> None:
-    """a has everything, b joins; before the second round a leaves, and c joins."""
-    about = MemberSettings()
-    group = Group(WeightedAssignor, cluster(orders=4))
-    group.queries["a"] = Query(WeightedAssignor(), ("orders",), False, about)
-    assert group.settle() == 1
-    group.queries["b"] = Query(WeightedAssignor(), ("orders",), False, about)
-    assert group.rebalance()
-    assert {name: digits(reads) for name, reads in group.parts().items()} == {"a": "orders-01", "b": ""}
-    del group.queries["a"]
-    group.queries["c"] = Query(WeightedAssignor(), ("orders",), False, about)
-    assert group.settle() == 1
-    assert sorted(len(reads) for reads in group.parts().values()) == [2, 2]
-
-
 def test_who_a_partition_was_given_up_for_gets_it_though_others_stand_by() -> None:
     """redundant: c joins, and gets what a and b give up in the next round: it has stood by for it since this one."""
     group = Group(RedundantAssignor, cluster(orders=6))
@@ -393,13 +373,3 @@ def test_who_a_partition_was_given_up_for_gets_it_though_others_stand_by() -> No
     reads = group.parts()
     assert [len(reads[name]) for name in "abc"] == [2, 2, 2]
     assert all(reads[name] < before[name] for name in "ab")
-
-
-def test_eager_and_cooperative_members_together() -> None:
-    """a offers `weighted,sticky` and gives everything up when it joins; b offers `weighted` alone and does not."""
-    group = Group(WeightedAssignor, cluster(orders=4))
-    group.queries["b"] = Query(WeightedAssignor(), ("orders",), False, MemberSettings())
-    group.settle()
-    group.queries["a"] = Query(WeightedAssignor(), ("orders",), True, MemberSettings())
-    assert group.settle() == 2
-    assert {name: digits(reads) for name, reads in group.parts().items()} == {"b": "orders-01", "a": "orders-23"}

@@ -22,14 +22,13 @@ from spark_groupsource.cli.main import main
 from spark_groupsource.cli.progress import Progress
 from spark_groupsource.client.errors import WAITING
 from spark_groupsource.errors import BROKER_UNREACHABLE, KafkaUnavailableError
-from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.redaction import MASK, remember
 from tests.checkout import ROOT
 from tests.unit.checkpoint.test_log import v1
 from tests.unit.cli.group.test_command import FakeCluster as FakeGroupCluster
 from tests.unit.cli.test_adopt_origins import ORDERS, written
 from tests.unit.cli.test_lag_command import FakeLagRequests
-from tests.unit.cli.test_offset_commands import GIVEN, P0, Bed, marked
+from tests.unit.cli.test_offset_commands import GIVEN, P0, Bed
 from tests.unit.fakes import ManualClock
 
 RESET = ["reset", *GIVEN, "--to", "latest"]
@@ -111,13 +110,6 @@ def test_a_reset_that_fails_is_reported_also_when_nobody_reads_what_it_shows(
     with unread():
         assert main([*RESET, "--execute"]) == 1
     assert "COMMIT_UNANSWERED" in capsys.readouterr().err
-
-
-def test_a_savepoint_is_written_also_when_nobody_reads_what_it_shows(bed: Bed, tmp_path: Path) -> None:
-    bed.admin.groups[TopicPartition("gone", 0)] = marked(5)
-    with unread():
-        assert main(["savepoint", *GIVEN, str(tmp_path / "f")]) == 0
-    assert (tmp_path / "f").exists()
 
 
 @pytest.mark.usefixtures("bed")

@@ -346,14 +346,6 @@ def test_a_commit_without_an_answer_may_have_been_taken() -> None:
     assert bed.warned == []
 
 
-def test_a_commit_that_is_interrupted_may_have_been_taken() -> None:
-    bed = Bed()
-    bed.admin.error = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        bed.reset("latest")
-    assert bed.warned == ["the commit was interrupted and may have succeeded: check the offsets of group shop"]
-
-
 def test_a_group_without_offsets() -> None:
     bed = Bed()
     bed.admin.groups.clear()
@@ -498,14 +490,6 @@ def test_a_forgotten_group_and_a_savepoint_without_partitions(tmp_path: Path) ->
     bed.admin.groups.clear()
     saved(tmp_path / "f", topic_ids={}, partitions={})
     assert "GROUP_UNKNOWN" in bed.refused("savepoint", str(tmp_path / "f"))
-
-
-@pytest.mark.parametrize("changes", [{"group": "another"}, {"cluster": "another"}])
-def test_a_forgotten_group_takes_its_own_savepoint_only(changes: dict[str, object], tmp_path: Path) -> None:
-    bed = Bed()
-    bed.admin.groups.clear()
-    saved(tmp_path / "f", **changes)
-    assert "SAVEPOINT_MISMATCH" in bed.refused("savepoint", str(tmp_path / "f"))
 
 
 def test_a_savepoint_older_than_retention_is_a_warning(tmp_path: Path) -> None:
