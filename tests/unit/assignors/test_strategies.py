@@ -173,25 +173,6 @@ def test_weighted_shares(weights: dict[str, int], has: dict[str, str], expected:
     assert {name: len(partitions) for name, partitions in answer.active.items()} == expected
 
 
-def test_weighted_moves_the_fewest() -> None:
-    group = [member("a", owned(orders="0123")), member("b", owned(orders="45")), member("c")]
-    assert short(WeightedAssignor().assign(cluster(orders=6), group).active) == {
-        "a": "orders-01",
-        "b": "orders-45",
-        "c": "orders-23",
-    }
-
-
-def test_weighted_counts_only_the_topics_of_a_member() -> None:
-    group = [member("a", topics="orders payments"), member("b", topics="orders"), member("c", topics="unknown")]
-    answer = WeightedAssignor().assign(cluster(orders=4, payments=3, returns=2), group)
-    assert {name: len(partitions) for name, partitions in answer.active.items()} == {"a": 5, "b": 2, "c": 0}
-
-
-def test_weighted_reports_the_weight() -> None:
-    assert said(WeightedAssignor, weight=3) == b'{"weight":3}'
-
-
 # --- co-partitioned ---
 
 
@@ -361,19 +342,6 @@ def test_standbys_take_over_from_whoever_leaves(data: st.DataObject) -> None:
         assert partitions & gone.owned <= answer.standby[name]
 
 
-def test_redundant_in_a_readable_group() -> None:
-    """Three members, one partition active with each; b leaves, and who stood by for its partition takes over."""
-    strategy = RedundantAssignor()
-    group = [member(name, metadata=said(RedundantAssignor, redundancy=2)) for name in "abc"]
-    first = strategy.assign(cluster(orders=3), group)
-    assert short(first.active) == {"a": "orders-0", "b": "orders-1", "c": "orders-2"}
-    assert short(first.standby) == {"a": "orders-2", "b": "orders-0", "c": "orders-1"}
-    left = [item for item in settled(RedundantAssignor, group, first) if item.member_id != "b"]
-    second = strategy.assign(cluster(orders=3), left)
-    assert short(second.active) == {"a": "orders-0", "c": "orders-12"}
-    assert short(second.standby) == {"a": "orders-12", "c": "orders-0"}
-
-
 def stands_by(numbers: str) -> bytes:
     strategy = RedundantAssignor()
     strategy.on_assignment(frozenset(), owned(orders=numbers), 1)
@@ -456,13 +424,6 @@ def test_one_has_all_and_the_others_stand_by_for_all(data: st.DataObject) -> Non
 @pytest.mark.parametrize(
     ("group", "active", "standby"),
     [
-        ([member("b"), member("a")], {"a": "orders-01", "b": ""}, {"a": "", "b": "orders-01"}),
-        # Who joins does not take over.
-        (
-            [member("b", owned(orders="01")), member("a")],
-            {"a": "", "b": "orders-01"},
-            {"a": "orders-01", "b": ""},
-        ),
         # The one that may have most does, so that there is one for everything.
         (
             [member("a", owned(orders="01")), member("b", topics="orders payments returns")],
