@@ -26,9 +26,9 @@ from spark_groupsource.redaction import MASK, remember
 from tests.checkout import ROOT
 from tests.unit.checkpoint.test_log import v1
 from tests.unit.cli.group.test_command import FakeCluster as FakeGroupCluster
-from tests.unit.cli.test_adopt_origins import ORDERS, written
+from tests.unit.cli.test_adopt_origins import ORDERS
 from tests.unit.cli.test_lag_command import FakeLagRequests
-from tests.unit.cli.test_offset_commands import GIVEN, P0, Bed
+from tests.unit.cli.test_offset_commands import GIVEN, P0, Bed, written
 from tests.unit.fakes import ManualClock
 
 RESET = ["reset", *GIVEN, "--to", "latest"]
@@ -117,13 +117,6 @@ def test_a_dry_run_that_nobody_reads_says_nothing(capsys: pytest.CaptureFixture[
     with unread():
         assert main(RESET) == 0
     assert capsys.readouterr().err == ""
-
-
-def test_a_closed_stderr_ends_no_command_either(bed: Bed) -> None:
-    """As of `2>&1 | head`."""
-    with unread("stdout", "stderr"):
-        assert main([*RESET, "--execute"]) == 0
-    assert len(bed.admin.committed) == 1
 
 
 @pytest.mark.usefixtures("requests")

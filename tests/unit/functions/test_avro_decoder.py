@@ -17,7 +17,7 @@ from spark_groupsource.functions.avro_schema import parsed
 from .avro_records import decoded, decoder, plain, record
 
 MS, US = {"type": "long", "logicalType": "timestamp-millis"}, {"type": "long", "logicalType": "timestamp-micros"}
-NS, DATE = {"type": "long", "logicalType": "timestamp-nanos"}, {"type": "int", "logicalType": "date"}
+DATE = {"type": "int", "logicalType": "date"}
 
 
 def of(*fields: tuple[Any, ...], name: str = "R", **more: Any) -> dict[str, Any]:
