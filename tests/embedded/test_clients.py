@@ -445,6 +445,23 @@ def test_a_transaction_marker_is_not_waited_for(
     consumer.close()
 
 
+def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient]) -> None:
+    with EmbeddedKafka(topics={"orders": 16}) as kafka:
+        kafka.produce("orders", [(b"k", b"%d" % i, p) for i in range(50) for p in range(16)])
+        pool = pool_of(make)
+        options = options_of(kafka)
+        for start, end in ((0, 10), (10, 30), (30, 50), (0, 50)):
+            task = tuple(OffsetRange(TopicPartition("orders", p), start, end) for p in range(16))
+            table = pa.Table.from_batches(list(read_task(options, task, pool)), arrow_schema(False))
+            found: dict[int, list[int]] = {}
+            for p, offset in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True):
+                found.setdefault(p, []).append(offset)
+            # Side by side, each in its order.
+            assert found == {p: list(range(start, end)) for p in range(16)}
+        assert repr(pool) == "ConsumerPool(idle=1, resting=0)"
+        pool.borrow(options, task).close()
+
+
 def test_the_driver_reads_batch_after_batch_of_many_partitions_with_one_consumer() -> None:
     made: list[RangeConsumer] = []
 
