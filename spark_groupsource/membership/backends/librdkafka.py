@@ -238,8 +238,8 @@ class LibrdkafkaGroup:
         1. A member loses its partitions. With `onPartitionsLost=fail`, or after a stop was requested, it ends.
         2. It releases them, so its client sends a JoinGroup, which waits for a slow member.
         3. Its client closes. A cooperative one sends no LeaveGroup then.
-        4. The round waits for the member that is gone, or ends and gives it partitions. Nobody reads these until a session
-           timeout has passed.
+        4. The round waits for the member that is gone, or ends and gives it partitions. Nobody reads these until a
+           session timeout has passed.
         """
         is_classic = self._options.group_protocol is not GroupProtocol.CONSUMER
         # A closing client joins nothing. A classic static member whose session has ended is renewed. It is still in the

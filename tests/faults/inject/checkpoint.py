@@ -59,6 +59,11 @@ def lose_commit_entry(rig: Rig) -> Done:
 def make_unreadable(rig: Rig) -> Done:
     """The newest entry of the offset log is cut in half: the query fails, and gets a new checkpoint."""
     victim = victim_of(rig)
+    planned = victim.checkpoint / "offsets"
+    # The fault before may have given it a new checkpoint, too.
+    wait_for(
+        f"a batch of {victim.name}", 60, lambda: bool(rig.fleet.heal()) or bool(log_entries(planned)), rig.evidence
+    )
     rig.fleet.stop(victim)
     rig.fleet.keep_copy(victim)
     rig.fleet.archive.leave(victim.life_name)  # before it is damaged

@@ -14,27 +14,12 @@ from spark_groupsource.errors import COMMIT_REFUSED, CommandError, GroupKafkaErr
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.model.offsets import OffsetRange, Reset, TopicPartition
 from tests.unit.checkpoint.test_log import v1, v2
-from tests.unit.cli.test_offset_commands import CONNECTION, P0, P1, REFUNDS, Bed, FakeAdmin, marked
+from tests.unit.cli.test_offset_commands import CONNECTION, P0, P1, REFUNDS, Bed, FakeAdmin, marked, written
 from tests.unit.fakes import TOPIC_ID, offset_of, tp
 
 ORDERS = '{"orders":{"0":50,"1":60}}'
 REFUNDED = '{"refunds":{"0":7}}'
 OURS = json.dumps(offset_of(OffsetRange(tp(0), 5, 9)).to_json())
-
-
-def written(root: Path, *entries: str, completed: int, **initial: str) -> str:
-    """Write a checkpoint with batches 0 to n, of which the first `completed` are complete."""
-    (root / "offsets").mkdir()
-    (root / "commits").mkdir()
-    for number, entry in enumerate(entries):
-        (root / "offsets" / str(number)).write_text(entry)
-        (root / "offsets" / f".{number}.crc").write_text("")
-        if number < completed:
-            (root / "commits" / str(number)).write_text("v1\n{}")
-    for source, text in initial.items():
-        (root / "sources" / source.strip("_")).mkdir(parents=True)
-        (root / "sources" / source.strip("_") / "0").write_text(text)
-    return str(root)
 
 
 # --- a checkpoint

@@ -223,10 +223,6 @@ def test_watch(requests: FakeLagRequests) -> None:
     ]  # fmt: skip
 
 
-def test_watch_ends_beyond_a_bound(requests: FakeLagRequests) -> None:
-    assert run(replace(COMMAND, watch_s=30.0, max_lag=1), requests)[0] == 3
-
-
 def test_an_unknown_group_and_an_unknown_topic(requests: FakeLagRequests) -> None:
     with pytest.raises(CommandError, match="these topics do not exist: nowhere, gone"):
         measured(replace(COMMAND, topics=("nowhere", "orders", "gone")), requests)

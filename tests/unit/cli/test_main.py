@@ -27,9 +27,9 @@ from spark_groupsource.redaction import MASK, remember
 from tests.checkout import ROOT
 from tests.unit.checkpoint.test_log import v1
 from tests.unit.cli.group.test_command import FakeCluster as FakeGroupCluster
-from tests.unit.cli.test_adopt_origins import ORDERS, written
+from tests.unit.cli.test_adopt_origins import ORDERS
 from tests.unit.cli.test_lag_command import FakeLagRequests
-from tests.unit.cli.test_offset_commands import GIVEN, P0, Bed, marked
+from tests.unit.cli.test_offset_commands import GIVEN, P0, Bed, marked, written
 from tests.unit.fakes import ManualClock
 
 RESET = ["reset", *GIVEN, "--to", "latest"]

@@ -45,6 +45,7 @@ from spark_groupsource.model.commit_metadata import (
 )
 from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.options.times import shown_time
+from tests.unit.checkpoint.test_log import v1
 from tests.unit.cli.fake_output import FakeOutput
 from tests.unit.fakes import LINEAGE, TOPIC_ID, FakeCluster, ManualClock, offset_of, tp
 
@@ -346,14 +347,6 @@ def test_a_commit_without_an_answer_may_have_been_taken() -> None:
     assert bed.warned == []
 
 
-def test_a_commit_that_is_interrupted_may_have_been_taken() -> None:
-    bed = Bed()
-    bed.admin.error = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        bed.reset("latest")
-    assert bed.warned == ["the commit was interrupted and may have succeeded: check the offsets of group shop"]
-
-
 def test_a_group_without_offsets() -> None:
     bed = Bed()
     bed.admin.groups.clear()
@@ -437,21 +430,30 @@ def test_reset_to_a_savepoint(tmp_path: Path) -> None:
     assert lines[2].endswith("not in the savepoint: pinned initial offset")
 
 
-def checkpoint(folder: Path, *ends: SourceOffset, complete: int) -> str:
-    for name in ("offsets", "commits"):
-        (folder / name).mkdir(parents=True)
-    for number, end in enumerate(ends):
-        (folder / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(end.to_json())}")
-        if number < complete:
-            (folder / "commits" / str(number)).write_text("v1\n{}")
-    return str(folder)
+def written(root: Path, *entries: str, completed: int, **initial: str) -> str:
+    """Write a checkpoint with batches 0 to n, of which the first `completed` are complete."""
+    (root / "offsets").mkdir(parents=True)
+    (root / "commits").mkdir()
+    for number, entry in enumerate(entries):
+        (root / "offsets" / str(number)).write_text(entry)
+        (root / "offsets" / f".{number}.crc").write_text("")
+        if number < completed:
+            (root / "commits" / str(number)).write_text("v1\n{}")
+    for source, text in initial.items():
+        (root / "sources" / source.strip("_")).mkdir(parents=True)
+        (root / "sources" / source.strip("_") / "0").write_text(text)
+    return str(root)
+
+
+def planned(end: SourceOffset) -> str:
+    return v1(json.dumps(end.to_json()))
 
 
 def test_reset_to_a_restored_checkpoint(tmp_path: Path) -> None:
     """The end of its newest complete batch: not of a batch that runs again, and nothing of others' partitions."""
     bed = Bed()
     first, second = (offset_of(OffsetRange(P0, at, at + 5), done={P1: 50}) for at in (40, 45))
-    location = checkpoint(tmp_path / "c", first, second, complete=1)
+    location = written(tmp_path, planned(first), planned(second), completed=1)
     assert bed.reset("checkpoint", location) == {"orders-0": 45}
     assert bed.said[0].splitlines()[1].endswith("end of the checkpoint's newest complete batch")
     metadata = parse_metadata(bed.admin.committed[0][0].metadata)
@@ -461,15 +463,13 @@ def test_reset_to_a_restored_checkpoint(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_a_reset_cannot_use(tmp_path: Path) -> None:
     bed, end = Bed(), offset_of(OffsetRange(P0, 40, 45))
-    assert "ORIGIN_UNUSABLE" in bed.refused("checkpoint", checkpoint(tmp_path / "a", complete=0))
-    assert "ORIGIN_UNUSABLE" in bed.refused("checkpoint", checkpoint(tmp_path / "e", end, complete=0))
-    none = checkpoint(tmp_path / "b", complete=0)
-    (tmp_path / "b" / "offsets" / "0").write_text('v1\n{}\n{"orders":{"0":5}}')
-    (tmp_path / "b" / "commits" / "0").write_text("v1\n{}")
-    assert "format('groupkafka')" in bed.refused("checkpoint", none)
+    assert "ORIGIN_UNUSABLE" in bed.refused("checkpoint", written(tmp_path / "a", completed=0))
+    assert "ORIGIN_UNUSABLE" in bed.refused("checkpoint", written(tmp_path / "e", planned(end), completed=0))
+    spark = v1('{"orders":{"0":5}}')
+    assert "format('groupkafka')" in bed.refused("checkpoint", written(tmp_path / "b", spark, completed=1))
     assert "ORIGIN_UNUSABLE" in bed.refused("checkpoint", str(tmp_path / "missing"))
     other = replace(end, topic_ids=(("orders", "the deleted topic's id"),))
-    assert "recreated" in bed.refused("checkpoint", checkpoint(tmp_path / "d", other, complete=1))
+    assert "recreated" in bed.refused("checkpoint", written(tmp_path / "d", planned(other), completed=1))
 
 
 def test_a_partition_of_the_savepoint_that_the_group_has_forgotten(tmp_path: Path) -> None:
@@ -498,14 +498,6 @@ def test_a_forgotten_group_and_a_savepoint_without_partitions(tmp_path: Path) ->
     bed.admin.groups.clear()
     saved(tmp_path / "f", topic_ids={}, partitions={})
     assert "GROUP_UNKNOWN" in bed.refused("savepoint", str(tmp_path / "f"))
-
-
-@pytest.mark.parametrize("changes", [{"group": "another"}, {"cluster": "another"}])
-def test_a_forgotten_group_takes_its_own_savepoint_only(changes: dict[str, object], tmp_path: Path) -> None:
-    bed = Bed()
-    bed.admin.groups.clear()
-    saved(tmp_path / "f", **changes)
-    assert "SAVEPOINT_MISMATCH" in bed.refused("savepoint", str(tmp_path / "f"))
 
 
 def test_a_savepoint_older_than_retention_is_a_warning(tmp_path: Path) -> None:

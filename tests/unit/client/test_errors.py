@@ -86,12 +86,6 @@ def test_a_long_wait_is_reported_again_and_again(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == [said + "none", said + "connection refused"]
 
 
-def test_another_message_is_shown_at_once() -> None:
-    collapse = CollapseRepeats(30.0, ManualClock())
-    assert collapse.filter(record("one"))
-    assert collapse.filter(record("other"))
-
-
 def test_what_is_remembered_is_bounded() -> None:
     collapse = CollapseRepeats(30.0, ManualClock())
     assert all(collapse.filter(record(chr(0x4E00 + number))) for number in range(2000))

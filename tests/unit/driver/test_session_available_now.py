@@ -6,16 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
+from spark_groupsource.cluster.port import Edge, LogEnd
 from spark_groupsource.driver.readiness import AVAILABLE_NOW_MARGIN_S
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError
 from spark_groupsource.membership.client_renewal import UNRELEASED_MARGIN_S
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import NextTrigger, ReadBounds
-from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, earliest, ranges
-from tests.unit.fakes import (
-    TOPIC_ID,
-)
+from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, ranges
 
 
 def test_available_now_asks_only_for_the_partitions_of_option_assign() -> None:
@@ -55,41 +52,9 @@ def test_available_now_without_partitions_says_so(caplog: pytest.LogCaptureFixtu
     assert "group=shop" in caplog.text
 
 
-@pytest.mark.parametrize("refused_to_the_end", [True, False])
-def test_available_now_does_not_end_while_the_strategy_refuses(refused_to_the_end: bool) -> None:
-    """It would be a job that succeeds without having read a record."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join()
-    bed.ends(p0=5)
-    bed.member.shows(assignment_refused=True)
-    bed.session.prepare_available_now()
-    began_s = bed.clock.monotonic_s()
-
-    def later() -> None:
-        if not refused_to_the_end and bed.clock.monotonic_s() > began_s + 10 and bed.member.status.assignment_refused:
-            bed.member.shows(assignment_refused=False)
-            bed.assign(P0)
-
-    bed.member.during_view = later
-    if refused_to_the_end:
-        with pytest.raises(GroupKafkaError, match="NO_ASSIGNMENT"):
-            bed.session.latest_offset(START)
-    else:
-        assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
-
-
 def test_available_now_waits_longer_than_a_static_member_for_its_instance_id() -> None:
     """Else NO_ASSIGNMENT hides INSTANCE_ID_IN_USE. The second wait begins later: with the first refusal."""
     assert AVAILABLE_NOW_MARGIN_S >= UNRELEASED_MARGIN_S + 10
-
-
-def test_available_now_leaves_later_partitions_alone() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P2)
-    bed.session.prepare_available_now()
-    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
-    bed.ends(p2=7)
-    assert bed.session.latest_offset(START) is START
 
 
 def test_available_now_ends_when_others_own_everything() -> None:
@@ -127,27 +92,6 @@ def test_a_run_that_may_end_waits_for_a_coordinator_that_takes_no_start_position
             bed.session.latest_offset(START, later=later)
 
 
-def test_available_now_outlives_a_rebalance_that_begins_under_a_plan() -> None:
-    """It takes longer than a trigger of another query would wait for a plan."""
-    bed = earliest(p0=5)
-    bed.session.prepare_available_now()
-    back_s: list[float] = []
-
-    def begins() -> None:
-        bed.member.during_fix = lambda: None
-        bed.lose(P0)
-        back_s.append(bed.clock.now_s + 70.0)
-
-    def ends() -> None:
-        if back_s and bed.clock.now_s > back_s[0]:
-            back_s.clear()
-            bed.assign(P0)
-
-    bed.member.during_fix, bed.member.during_view = begins, ends
-    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
-    assert bed.paused > 70.0
-
-
 @pytest.mark.parametrize(
     ("joined", "error"),
     [(True, "OffsetFetch failed"), (False, "NO_ASSIGNMENT")],
@@ -163,29 +107,6 @@ def test_available_now_does_not_end_because_the_group_is_slow(joined: bool, erro
     with pytest.raises(GroupKafkaError, match=error):
         bed.session.latest_offset(START)
     assert 45.0 < bed.paused < 120.0
-
-
-@pytest.mark.parametrize("joins", [True, False])
-def test_once_waits_for_its_first_partitions(joins: bool) -> None:
-    """1. a job with Trigger.Once is killed, 2. it is started again while the group waits for the dead member's session.
-
-    There is no later trigger: the job would succeed without having read a record.
-    """
-    bed = Bed(startingOffsets="earliest")
-    bed.ends(p0=5)
-    began_s = bed.clock.monotonic_s()
-
-    def later() -> None:
-        if joins and bed.clock.monotonic_s() > began_s + 40:
-            bed.member.during_view = lambda: None
-            bed.join(P0)
-
-    bed.member.during_view = later
-    if joins:
-        assert ranges(bed.session.latest_offset(START, later=NextTrigger.NONE)) == ["orders-0 [0, 5)"]
-    else:
-        with pytest.raises(GroupKafkaError, match="NO_ASSIGNMENT"):
-            bed.session.latest_offset(START, later=NextTrigger.NONE)
 
 
 # --- before Spark 4.2 the source does not learn the trigger, so the first plan of a run may be its only one

@@ -12,34 +12,14 @@ from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import GroupOffset, parse_metadata
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.planning.start_position import Lineage
-from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, earliest, metadata, ranges
+from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, earliest, ranges
 from tests.unit.fakes import (
     LINEAGE,
     TOPIC_ID,
     offset_of,
 )
 
-# Committed by the checkpoint's own lineage, beyond its end.
-OWN = GroupOffset(90, metadata(LINEAGE, 80, 90))
 START_70 = offset_of(OffsetRange(P0, 40, 70))
-
-
-@pytest.mark.parametrize("group", [90, 50])
-@pytest.mark.parametrize("options", [{}, {"onConflict": "group"}])
-def test_another_programs_offset_is_followed_in_a_new_lineage(
-    options: dict[str, str], group: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    bed = Bed(**options)
-    bed.group.committed[P0] = GroupOffset(group, "moved by hand")
-    bed.join(P0)
-    bed.ends(p0=95)
-    with caplog.at_level(logging.WARNING):
-        end = bed.session.latest_offset(START_70)
-    assert ranges(end) == [f"orders-0 [{group}, 95)"]
-    assert end.lineage != LINEAGE
-    assert f"orders-0 group={group} checkpoint=70 (the group's offset was set by another program)" in caplog.text
-    bed.session.commit(end)
-    assert bed.committed() == {0: 95}
 
 
 def test_a_conflict_is_reported_once_however_often_its_start_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -60,18 +40,6 @@ def test_another_programs_offset_may_fail_the_query() -> None:
     bed.join(P0)
     with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=90 checkpoint=70"):
         bed.session.latest_offset(START_70)
-
-
-@pytest.mark.rule("R50")
-def test_a_coordinator_that_has_lost_commits_is_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
-    bed = Bed(onConflict="fail")
-    bed.group.committed[P0] = GroupOffset(40, metadata(LINEAGE, 30, 40))
-    bed.join(P0)
-    bed.ends(p0=95)
-    end = bed.session.latest_offset(START_70)
-    assert (ranges(end), end.lineage) == (["orders-0 [70, 95)"], LINEAGE)
-    assert bed.committed() == {0: 70}
-    assert "disagree" not in caplog.text
 
 
 @pytest.mark.rule("R46")
@@ -99,19 +67,6 @@ def test_a_partition_that_comes_back_is_a_conflict_of_its_own(caplog: pytest.Log
     assert "orders-1 group=30 checkpoint=100" in caplog.text
 
 
-@pytest.mark.parametrize("group", [90, 70], ids=["ahead", "where we are"])
-def test_an_offset_of_another_program_is_pinned_in_our_name(group: int) -> None:
-    """So that one without metadata is one that was moved since."""
-    bed = Bed()
-    bed.group.committed[P0] = GroupOffset(group, "moved by hand")
-    bed.join(P0)
-    bed.ends(p0=95)
-    assert ranges(bed.session.latest_offset(START)) == [f"orders-0 [{group}, 95)"]
-    written = parse_metadata(bed.group.committed[P0].metadata)
-    assert written is not None
-    assert (written.lineage, written.start, written.end) == (LINEAGE, group, group)
-
-
 def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset() -> None:
     """The sequence: a program joins the group, is given a partition, commits its own text, and leaves."""
     bed = earliest(p0=70)
@@ -126,50 +81,3 @@ def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset() -> N
     written = parse_metadata(bed.group.committed[P0].metadata)
     assert written is not None
     assert written.pin.offset == 0
-
-
-@pytest.mark.parametrize("fetched", [True, False], ids=["offsets are known", "offsets come later"])
-@pytest.mark.parametrize(("choice", "position"), [("group", 40), ("fail", None)])
-@pytest.mark.rule("R12")
-def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
-    choice: str, position: int | None, fetched: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """1. [0, 100) is complete; 2. the session expires, and another tool moves the empty group to 40; 3. the member gets
-    its partition back, and the next trigger says that 100 is complete before it looks for a start position.
-    """
-    bed = earliest(p0=100, onConflict=choice)
-    end = bed.session.latest_offset(START)
-    bed.session.tasks(START, end)
-    assert bed.session.latest_offset(end) is end
-    bed.lose(P0)
-    bed.group.committed[P0] = GroupOffset(40, "")
-    bed.assign(P0)
-    if fetched:
-        bed.member.view()
-    bed.ends(p0=110)
-    if position is None:
-        with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=40 checkpoint=100"):
-            bed.session.latest_offset(end)
-        assert bed.committed() == {0: 40}
-    else:
-        with caplog.at_level(logging.WARNING):
-            assert ranges(bed.session.latest_offset(end)) == [f"orders-0 [{position}, 110)"]
-        assert "orders-0 group=40 checkpoint=100" in caplog.text
-        assert bed.committed() == {0: position}
-
-
-@pytest.mark.rule("R77")
-def test_p6_a_conflict_of_another_partition_leaves_no_completed_end_uncommitted() -> None:
-    """1. Both partitions are lost with their batch in flight; 2. another tool moves one of them; 3. both come back, and
-    the query fails for the one, before it has established the other."""
-    bed = earliest(p0=100, p1=100, onConflict="fail")
-    end = bed.session.latest_offset(START)
-    bed.session.tasks(START, end)
-    bed.lose(P0, P1)
-    bed.session.commit(end)
-    bed.group.committed[P1] = GroupOffset(40, "")
-    bed.assign(P0, P1)
-    with pytest.raises(MembershipError, match=r"CONFLICT.*orders-1 group=40 checkpoint=100"):
-        bed.session.latest_offset(end)
-    bed.accept_commits()
-    assert bed.committed() == {0: 100, 1: 40}

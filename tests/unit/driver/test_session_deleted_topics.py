@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 import pytest
 
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.topics import REFRESH_S
 from spark_groupsource.errors import DataLossError, OptionError
-from spark_groupsource.model.commit_metadata import GroupOffset, Pin
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 from spark_groupsource.options.model import ReadBounds
-from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, flat, metadata, ranges
+from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, flat, ranges
 from tests.unit.fakes import (
-    LINEAGE,
     TOPIC_ID,
     offset_of,
     tp,
@@ -28,12 +25,6 @@ def deleted(**options: str) -> tuple[Bed, SourceOffset]:
     end = bed.session.latest_offset(START, ReadBounds(max_rows=50))
     del bed.cluster.topics["orders"]
     return bed, end
-
-
-def take_deleted(bed: Bed) -> None:
-    """Let the group take the deleted topic's partition."""
-    bed.lose(P0, tp(0, "refunds"))
-    bed.assign(tp(0, "refunds"))
 
 
 @pytest.mark.parametrize("subscription", [{}, {"subscribePattern": "ord.*"}], ids=["list", "pattern"])
@@ -67,21 +58,6 @@ def test_a_batch_runs_again_without_a_topic_that_was_unsubscribed_and_deleted(su
     assert flat(bed.session.tasks(START, logged)) == ["orders-0 [10, 20)"]
     bed.session.commit(logged)
     assert bed.session.latest_offset(logged) is logged
-
-
-def test_a_deleted_topic_is_reported_until_a_batch_leaves_it_out() -> None:
-    before = offset_of(OffsetRange(P0, 40, 50), OffsetRange(tp(0, "ordeal"), 0, 7))
-
-    def restarted(start: SourceOffset, **options: str) -> SourceOffset:
-        bed = earliest(p0=60, subscribePattern="ord.*", **options)
-        bed.session.prepare_available_now()
-        return bed.session.latest_offset(start)
-
-    with pytest.raises(DataLossError, match=r"ordeal-0 \[7, \.\.\.\): the topic was deleted"):
-        restarted(before)
-    end = restarted(before, failOnDataLoss="false")
-    assert end.ends() == {P0: 60}
-    assert restarted(end) is end
 
 
 def handing_over(**options: str) -> tuple[Bed, SourceOffset]:
@@ -166,47 +142,6 @@ def test_a_named_topic_that_never_was_ends_available_now() -> None:
         bed.session.latest_offset(START)
 
 
-def test_topics_that_are_deleted_one_after_the_other_in_one_trigger() -> None:
-    bed = earliest(p0=5, refunds=5, third=5, subscribe="orders,refunds,third", failOnDataLoss="false")
-    end = bed.session.latest_offset(START)
-    bed.ends(p0=6)
-    del bed.cluster.topics["refunds"]
-    looked_up = bed.cluster.missing_topics
-
-    def then_the_third(topics: Iterable[str]) -> set[str]:
-        found = looked_up(topics)
-        bed.cluster.topics.pop("third", None)
-        return found
-
-    bed.cluster.missing_topics = then_the_third  # type: ignore[method-assign]
-    assert ranges(bed.next_batch(end)) == ["orders-0 [5, 6)"]
-
-
-@pytest.mark.rule("R4", "R41")
-def test_newly_assigned_partitions_that_do_not_exist_do_not_hold_up_the_others() -> None:
-    """The group refuses their commits. 1. a topic comes back with fewer partitions, and a newcomer gets one that is
-    gone; 2. the session is lost, the topic comes back with fewer, and the old assignment comes first.
-    """
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 1)
-    bed.group.committed[P0] = GroupOffset(2, metadata(LINEAGE, 0, 2, pin=Pin(0, 1)))
-    bed.join(P0, P1)
-    bed.ends(p0=5)
-    end = bed.session.latest_offset(START)
-    assert ranges(end) == ["orders-0 [2, 5)"]
-    assert bed.session.latest_offset(end) is end
-
-    bed.recreate(p0=60, p1=60)
-    bed.clock.advance(REFRESH_S)
-    end = bed.next_batch(end)
-    assert bed.session.latest_offset(end) is end
-    bed.recreate(1, p0=7)
-    bed.group.committed.clear()
-    bed.lose(P0, P1)
-    bed.assign(P0, P1)
-    assert ranges(bed.next_batch(end)) == ["orders-0 [0, 7)"]
-
-
 def test_a_topic_that_is_listed_at_the_start_and_deleted_a_moment_later() -> None:
     bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
     bed.cluster.matching = ("ordeal", "orders")
@@ -267,21 +202,6 @@ def test_a_deleted_topic_of_others_does_not_keep_a_member_from_taking_over(fail:
     bed.assign(P1)
     bed.ends(p0=70, p1=5)
     assert ranges(bed.next_batch(end)) == ["orders-0 [60, 70)", "orders-1 [0, 5)"]
-
-
-def test_a_restart_goes_on_without_a_topic_whose_loss_was_reported() -> None:
-    """It is named all the same: nobody has to change the option because a topic was deleted."""
-    bed, end = deleted(failOnDataLoss="false")
-    take_deleted(bed)
-    bed.cluster.ends[tp(0, "refunds")] = 4
-    end = bed.next_batch(end)
-    assert ranges(end) == ["refunds-0 [0, 4)"]
-    for strict in "true", "false":
-        after = Bed(startingOffsets="earliest", subscribe="orders,refunds", failOnDataLoss=strict)
-        after.cluster.topics = bed.cluster.topics
-        after.join(tp(0, "refunds"))
-        after.cluster.ends[tp(0, "refunds")] = 6
-        assert ranges(after.next_batch(end)) == ["refunds-0 [4, 6)"]
 
 
 def test_a_batch_runs_again_when_a_topic_of_another_member_is_deleted() -> None:

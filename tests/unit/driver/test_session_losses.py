@@ -54,20 +54,6 @@ def test_a_loss_of_everything_is_reported_once(caplog: pytest.LogCaptureFixture)
 # --- a truncated log
 
 
-def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:
-    """Another member has read on behind the end that this query saw at its start, and hands the partition over."""
-    bed = Bed(startingOffsets="earliest")
-    bed.ends(p0=20, p1=5)
-    bed.session.prepare_available_now()
-    bed.ends(p0=60)
-    said = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 50, PIN, leader_epoch=3).to_text()
-    bed.group.committed[P0] = GroupOffset(50, said)
-    bed.join(P0)
-    for _ in range(3):
-        assert bed.session.latest_offset(START) is START
-        bed.clock.advance(SHORT_S)
-
-
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_available_now_and_once_do_not_end_before_a_short_log_is_reported(
@@ -90,17 +76,6 @@ def test_available_now_and_once_do_not_end_before_a_short_log_is_reported(
         assert bed.session.latest_offset(read, later=later) is read
         assert "orders-0 [20, 1000): the log was truncated" in caplog.text
     assert SHORT_S <= bed.paused < SHORT_S + 2
-
-
-def test_a_log_that_is_short_for_a_moment_does_not_end_available_now() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.group.committed[P0] = GroupOffset(20, "")
-    bed.ends(p0=30)
-    bed.join(P0)
-    bed.session.prepare_available_now()
-    bed.ends(p0=10)
-    bed.member.during_view = lambda: bed.ends(p0=30) if bed.paused > 5 else None
-    assert ranges(bed.next_batch(START)) == ["orders-0 [20, 30)"]
 
 
 @pytest.mark.parametrize("known_by", ["the checkpoint", "the group's offset"])

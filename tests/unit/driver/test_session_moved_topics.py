@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
-from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
+from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 from spark_groupsource.options.model import ReadBounds
 from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, metadata, ranges
-from tests.unit.fakes import OTHER_LINEAGE, TOPIC_ID, offset_of, tp
+from tests.unit.fakes import OTHER_LINEAGE, offset_of, tp
 
 NEW_ID = "the second topic's id"
 AT_MOST = "(at most, because other members may have read it since)"
@@ -53,48 +51,6 @@ def lost(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 # --- a recreated topic (F1)
-
-
-@pytest.mark.rule("R91")
-def test_a_partition_that_was_handed_over_before_its_topic_was_recreated_fails_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """1. orders-1 is another member's. 2. It answers for the recreated topic, and pins it. 3. orders-1 comes back."""
-    bed, end = shared()
-    bed.lose(P1)
-    bed.assign(P0)
-    end = bed.next_batch(end)
-    bed.clock.advance(CONFIRM_S)
-    end = bed.next_batch(end)
-    before = SourceOffset.of(end.lineage, {"orders": TOPIC_ID}, [], {P0: 20, P1: 10})
-    again = started(before)
-    recreate(again, pinned=True)
-    again.assign(P1)
-    assert ranges(again.next_batch(before)) == ["orders-1 [0, 3)"]
-    assert f"orders-1 [10, ...): the topic was deleted and recreated, and is read from its beginning {AT_MOST}" in str(
-        lost(caplog)
-    )
-
-
-@pytest.mark.parametrize("lags", [CONFIRM_S - 1, CONFIRM_S + 60])
-@pytest.mark.rule("R91")
-def test_a_broker_that_lags_behind_decides_nothing_of_what_has_left(
-    lags: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It reports another id for a moment, or the former one."""
-    bed, end = shared(failOnDataLoss="false")
-    bed.lose(P1)
-    bed.assign(P0)
-    until_s, describe, right = bed.clock.now_s + lags, bed.cluster.describe, lags > CONFIRM_S
-
-    def lagging(topics: Iterable[str], **_: object) -> dict[str, TopicInfo]:
-        other = bed.clock.now_s < until_s
-        found = describe(topics)
-        return {name: TopicInfo(NEW_ID if other else TOPIC_ID, info.partition_count) for name, info in found.items()}
-
-    bed.cluster.describe = lagging  # type: ignore[method-assign]
-    bed.session.latest_offset(end)
-    assert ("orders-1 [10, 20)" in caplog.text) is right
 
 
 @pytest.mark.rule("R91")

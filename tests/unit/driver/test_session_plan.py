@@ -129,25 +129,6 @@ def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCapt
     assert bed.paused == pytest.approx(2 * COMMIT_S, abs=0.1)
 
 
-@pytest.mark.parametrize(("session_s", "asked_s"), [(6.0, 4.5), (20.0, 18.5), (None, 4.5)])
-def test_p6_the_session_of_a_kip848_group_is_the_brokers(session_s: float | None, asked_s: float) -> None:
-    """Guards against: 1. the group's session is 6 s, and a member that is cut off takes it for 45 s; 2. it completes
-    batches for 45 s without a commit; 3. the next owner, which has had the partitions for long, reads them, too.
-    """
-    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
-    bed.cluster.session_s = session_s
-    end = second_batch_uncommitted(bed)
-    assert bed.cluster.session_asked == ["shop"]
-    second = bed.session.latest_offset(end)
-    bed.clock.advance(asked_s)
-    bed.ends(p0=11)
-    third = bed.session.latest_offset(second)
-    assert ranges(third) == ["orders-0 [9, 11)"]
-    bed.ends(p0=13)
-    bed.clock.advance(2.0)
-    assert bed.session.latest_offset(third) == third
-
-
 @pytest.mark.parametrize(
     ("given", "stops"),
     [({"kafka__group__protocol": "consumer"}, True), ({}, True), ({"assignors": "weighted"}, False)],

@@ -18,8 +18,6 @@ from tests.unit.fakes import (
     LINEAGE,
     OTHER_LINEAGE,
     TOPIC_ID,
-    offset_of,
-    tp,
 )
 
 # --- a topic that is deleted and made again
@@ -32,25 +30,6 @@ def recreated(**options: str) -> tuple[Bed, SourceOffset]:
     assert bed.session.latest_offset(end) is end
     bed.recreate(p0=60)
     return bed, end
-
-
-@pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_reported(
-    starting: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nobody named it: it matches the pattern since, as an added partition is there since."""
-    new = tp(0, "orders-new")
-    bed = Bed(subscribePattern="orders.*", startingOffsets=starting, failOnDataLoss="false")
-    pin = Pin(0, 2, None if starting == "earliest" else KnownTopics.of({"orders": TOPIC_ID}))
-    bed.group.committed[P0] = GroupOffset(5, metadata(LINEAGE, 0, 5, pin=pin))
-    bed.cluster.topics["orders-new"] = TopicInfo("new-id", 1)
-    bed.ends(p0=5)
-    bed.cluster.ends[new], bed.cluster.beginnings[new] = 9, 4
-    bed.join(P0, new)
-    with caplog.at_level(logging.WARNING):
-        end = bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 5)))
-    assert ranges(end) == ["orders-0 [5, 5)", "orders-new-0 [4, 9)"]
-    assert "orders-new-0 [0, 4)" in caplog.text
 
 
 # --- fewer partitions, and topics that come back
@@ -78,36 +57,6 @@ def test_a_topic_that_is_recreated_with_fewer_partitions(taken: bool, caplog: py
         assert ranges(going_on.next_batch(end)) == ["orders-0 [20, 25)"]
     assert caplog.text.count("orders-1 [50, 60)") == 1
     assert "orders-0 [50, 60): the topic was deleted and recreated" in caplog.text
-
-
-def made_anew_with_fewer(*, accepted: bool = True, **options: str) -> tuple[Bed, SourceOffset]:
-    """Return a session that has read two partitions to 60 when their topic comes back empty, with one.
-
-    `accepted`: the group has the ends of the batch.
-    """
-    bed = earliest(p0=60, p1=60, **options)
-    end = bed.session.latest_offset(START)
-    if accepted:
-        assert bed.session.latest_offset(end) is end
-        assert bed.committed() == {0: 60, 1: 60}
-    bed.recreate(1, p0=0)
-    # Kafka removes a group's offsets with the topic.
-    bed.group.committed.clear()
-    return bed, end
-
-
-@pytest.mark.parametrize("accepted", [True, False])
-@pytest.mark.rule("R19")
-def test_nobody_waits_for_the_commit_of_a_missing_partition(accepted: bool) -> None:
-    """The new topic is empty, so the old end stays the query's start, and is completed again at each trigger."""
-    bed, end = made_anew_with_fewer(accepted=accepted, failOnDataLoss="false")
-    assert bed.next_batch(end) is end
-    commits, bed.paused = len(bed.group.commits()), 0.0
-    assert bed.session.latest_offset(end) is end
-    assert (len(bed.group.commits()), bed.paused) == (commits, 0.0)
-    assert bed.member.view().committed
-    bed.ends(p0=5)
-    assert ranges(bed.next_batch(end)) == ["orders-0 [0, 5)"]
 
 
 def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed() -> None:
@@ -236,20 +185,3 @@ def test_an_offset_of_the_topic_before_that_is_committed_late_is_replaced(
     assert ("orders-0 at 60" in caplog.text) is bool(member_id)
     bed.ends(p0=61)
     assert ranges(bed.next_batch(end)) == ["orders-0 [60, 61)"]
-
-
-@pytest.mark.parametrize("fails", ["true", "false"])
-def test_available_now_distinguishes_a_recreated_topic_from_a_truncated_log(
-    fails: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """1. a run has read a topic to its end, 2. the topic is made again, with fewer records, 3. nothing else is left."""
-    bed = earliest(p0=100, failOnDataLoss=fails)
-    bed.session.prepare_available_now()
-    end = bed.session.latest_offset(START)
-    bed.recreate(p0=5)
-    if fails == "true":
-        with pytest.raises(DataLossError, match=r"orders-0 \[100, \.\.\.\): the topic was deleted and recreated"):
-            bed.session.latest_offset(end)
-    else:
-        assert ranges(bed.next_batch(end)) == ["orders-0 [0, 5)"]
-        assert "truncated" not in caplog.text

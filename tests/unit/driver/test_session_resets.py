@@ -7,16 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, Reset
-from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, earliest, metadata, ranges, replayed
+from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, earliest, ranges
 from tests.unit.fakes import (
     LINEAGE,
-    OTHER_LINEAGE,
     TOPIC_ID,
     offset_of,
-    tp,
 )
 
 RESET = Reset(2000, "the reset's id")
@@ -58,53 +55,6 @@ def test_a_second_reset_is_news_again() -> None:
     bed.ends(p0=900)
     end = bed.session.latest_offset(replace(offset_of(OffsetRange(P0, 800, 900)), reset=RESET))
     assert (ranges(end), end.reset) == (["orders-0 [0, 900)"], Reset(3000, "the second"))
-
-
-def test_a_lineage_that_a_reset_leaves_alone_keeps_its_ends() -> None:
-    """1. P0 is read up to 200, the commit does not arrive (the group is at 100); a topic that the lineage never had is
-    reset; 2. the query starts with both, and P0 moves away before it is pinned; 3. P0 comes back at 150.
-    """
-    other = tp(0, "aaa")
-    bed = Bed(subscribe="orders,aaa", startingOffsets="earliest")
-    bed.group.committed = {
-        P0: GroupOffset(100, CommitMetadata(LINEAGE, TOPIC_ID, 50, 100, PIN).to_text()), other: reset_text(0)
-    }  # fmt: skip
-    start = offset_of(OffsetRange(P0, 100, 200))
-    bed.ends(p0=300, aaa=5)
-    bed.join(P0, other)
-    bed.group.refusals.append(Refusal.REBALANCE)
-
-    def lose_it(_: float) -> None:
-        bed.lose(P0)
-        bed.assign()
-
-    bed.session._starts._pause = lose_it
-    end = bed.session.latest_offset(start)
-    assert (end.lineage, ranges(end), end.ends()[P0]) == (start.lineage, ["aaa-0 [0, 5)"], 200)
-    bed.group.committed[P0] = GroupOffset(150, metadata(OTHER_LINEAGE, 100, 150))
-    bed.assign(P0)
-    assert "orders-0 [200, 300)" in ranges(bed.session.latest_offset(end))
-
-
-@pytest.mark.parametrize("both", [False, True], ids=["owns both later", "owns both at once"])
-@pytest.mark.rule("R47")
-def test_a_reset_of_one_topic_loses_nothing_of_another(both: bool) -> None:
-    """A query dies in the batch p0 [800, 900), p1 [5, 9); p0 alone is reset; started again, the query reads the batch
-    once more, and is given p1 only. Nobody tells it of the reset, and its checkpoint says that p1 is read up to 9.
-    """
-    bed = Bed()
-    bed.group.committed |= {P0: reset_text(0), P1: GroupOffset(5, metadata(LINEAGE, 0, 5))}
-    bed.ends(p0=900, p1=12)
-    logged = offset_of(OffsetRange(P0, 800, 900), OffsetRange(P1, 5, 9))
-    assert replayed(bed, logged) == ["orders-1 [5, 9)"]
-    bed.join(*((P0, P1) if both else (P1,)))
-    end = bed.session.latest_offset(logged)
-    assert "orders-1 [9, 12)" in ranges(end), "lost, or read twice"
-    assert ("orders-0 [0, 900)" in ranges(end)) is both
-    bed.session.commit(end)
-    if not both:
-        bed.assign(P0)
-        assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 900)", "orders-1 [12, 12)"]
 
 
 @pytest.mark.parametrize(("told_by_log", "tasks"), [(True, 1), (False, 10)])

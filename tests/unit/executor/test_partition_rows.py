@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from spark_groupsource.errors import ReadError
-from spark_groupsource.executor.clients.port import ImpossibleTimestamp, PositionLost
+from spark_groupsource.executor.clients.port import PositionLost
 from spark_groupsource.executor.clients.rows import record_batch
 from spark_groupsource.executor.partition_rows import PartitionRows, RecordSize
 from tests.unit.fakes import records, tp
@@ -35,27 +34,6 @@ def test_rows_are_cut_at_every_offset(offsets: Iterable[int]) -> None:
             assert popped(rows, end) == [offset for offset in offsets if start <= offset < end]
             assert popped(rows, 20) == [offset for offset in offsets if offset >= max(start, end)]
             assert rows.position == 10
-
-
-def test_rows_before_a_later_position_are_dropped_also_those_that_come() -> None:
-    rows = rows_at(0, range(3), range(3, 5), range(5, 9))
-    rows.advance(4)
-    assert popped(rows, 6) == [4, 5]
-    rows.advance(12)
-    assert not rows.kept
-    rows.add(record_batch(P0, records(0, *range(9, 12)), False))
-    assert (len(rows.kept), rows.reached) == (0, 12)
-
-
-def test_a_record_that_no_row_can_hold_is_raised_when_it_is_the_next_one() -> None:
-    rows = rows_at(0, [0])
-    rows.add(ImpossibleTimestamp(P0, 2, 2**62))
-    assert popped(rows, 2) == [0]
-    assert (rows.position, rows.is_blocked) == (2, True)
-    with pytest.raises(ReadError):
-        rows.pop_rows(3)
-    rows.advance(3)
-    assert not rows.is_blocked
 
 
 def test_what_a_range_lacks() -> None:

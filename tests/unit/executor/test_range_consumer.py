@@ -171,14 +171,6 @@ def test_an_end_of_partition_waits_for_the_records_that_are_kept() -> None:
     assert taken(consumer, following) == [13]
 
 
-def test_settling_passes_offsets_without_a_record() -> None:
-    consumer, _ = consumer_of([*records(0, 10), eof(0, 13)])
-    taken(consumer)
-    consumer.settle(R0)
-    assert consumer.position(P0) == 13
-    assert consumer.distance([OffsetRange(P0, 13, 20)]) == (0, 0)
-
-
 def test_moving_forgets_what_was_fetched() -> None:
     consumer, client = consumer_of([*records(0, 10, 11, 12, 13), eof(0, 14)], records(0, 5))
     taken(consumer)
@@ -242,15 +234,6 @@ def test_what_another_worker_has_read_is_dropped_as_it_comes() -> None:
     assert consumer.finished(ahead)
     assert len(client.assigned) == 1
     assert len(client.asked) == 3
-
-
-def test_what_is_kept_is_dropped_up_to_the_new_start() -> None:
-    consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14, 15))
-    assert taken(consumer) == [10, 11, 12]
-    ahead = OffsetRange(P0, 14, 16)
-    consumer.position_at([ahead])
-    assert taken(consumer, ahead) == [14, 15]
-    assert len(client.assigned) == 1
 
 
 def test_a_gap_without_records_is_no_gap() -> None:
@@ -368,20 +351,6 @@ def test_a_topic_that_was_recreated_is_not_for_this_consumer() -> None:
 # --- several tasks' partitions
 
 
-def test_another_tasks_partition_is_added() -> None:
-    consumer, client = consumer_of([*records(0, 10, 11, 12), *records(1, 0), *records(0, 13)], records(1, 1))
-    consumer.position_at([R1])
-    assert client.assigned == [[(P0, 10)], [(P1, 0)]]
-    assert taken(consumer, R1) == [0]
-    following = OffsetRange(P0, 10, 14)
-    consumer.position_at([following])
-    assert taken(consumer, following) == [10, 11, 12, 13]
-    consumer.position_at([OffsetRange(P1, 1, 2)])
-    assert taken(consumer, OffsetRange(P1, 1, 2)) == [1]
-    assert len(client.assigned) == 2
-    assert client.unassigned == []
-
-
 def test_a_partition_that_nobody_uses_is_dropped() -> None:
     consumer, client = consumer_of(ranges=(R0, R1))
     client.clock.advance(REST_AFTER_S - 1.0)
@@ -392,15 +361,6 @@ def test_a_partition_that_nobody_uses_is_dropped() -> None:
     assert repr(consumer) == "RangeConsumer(orders-0@10)"
     consumer.position_at([R1])
     assert client.assigned[-1] == [(P1, 0)]
-
-
-def test_what_arrives_of_other_partitions_waits_in_their_queues() -> None:
-    """It is asked for when it is that range's turn, and fetched once."""
-    consumer, client = consumer_of([*records(1, 0, 1), *records(0, 10, 11, 12)], ranges=(R0, R1))
-    assert taken(consumer, R0) == [10, 11, 12]
-    before = len(client.asked)
-    assert taken(consumer, R1) == [0, 1]
-    assert (len(client.asked), len(client.assigned), client.unassigned) == (before, 1, [])
 
 
 def many(count: int, start: int = 0) -> list[OffsetRange]:
@@ -654,15 +614,6 @@ def test_it_is_remembered_for_another_range_of_the_task() -> None:
         with pytest.raises(OutOfRange, match="orders-1"):
             consumer.next_rows([R1], 0.1)
     assert len(client.asked) == asked
-
-
-def test_skipping_goes_on_behind() -> None:
-    consumer, client = consumer_of([out_of_range(0)], records(0, 12))
-    with pytest.raises(OutOfRange):
-        consumer.next_rows([R0], 0.1)
-    consumer.skip(P0, 12)
-    assert client.assigned[-1] == [(P0, 12)]
-    assert taken(consumer) == [12]
 
 
 def test_log_bounds() -> None:

@@ -170,6 +170,15 @@ def test_a_batch_cannot_be_fixed_twice() -> None:
     assert machine.view().flight == flight(R0)
 
 
+def test_nothing_is_settled_before_the_groups_offsets_are_fetched() -> None:
+    machine = MemberMachine()
+    machine.handle(Started())
+    machine.handle(PartitionsAssigned((P0,)))
+    assert not machine.view().settled
+    machine.offsets_fetched({P0: GroupOffset(10)})
+    assert machine.view().settled
+
+
 # --- revoke meets batch
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -417,32 +416,6 @@ def test_a_handover_does_not_wait_for_a_deleted_topic() -> None:
         bed.group.revoke(P0)
         bed.until("the release", lambda v: not v.partitions)
         assert bed.group.named("commit_now") == [(item(0, 20),)]
-
-
-def two_batches_and_a_doubt(bed: Bed) -> OffsetRange:
-    """The first batch's commit has no clear answer; returns what the second one, in flight, reads."""
-    later = OffsetRange(P0, 20, 30)
-    bed.own((0, 10))
-    bed.fix(R0)
-    bed.group.refusals.append(Refusal.UNCERTAIN)
-    bed.member.complete(flight(R0).end)
-    bed.fix(later)
-    return later
-
-
-@pytest.mark.rule("R17")
-def test_p5_what_was_in_doubt_of_an_earlier_assignment_is_not_sent() -> None:
-    """The partition is lost, another member reads on, and the partition comes back."""
-    with running() as bed:
-        two_batches_and_a_doubt(bed)
-        bed.group.lose(P0)
-        bed.until("the loss", lambda view: not view.partitions)
-        bed.group.committed[P0] = GroupOffset(50, "other")
-        bed.group.assign(P0)
-        bed.until("the offset", lambda v: v.partitions != () and v.partitions[0].group is not None, step_s=0.3)
-        bed.until("some time", lambda _: bed.clock.now_s > 1005.0, step_s=0.5)
-        assert committed(bed, 0) == 50
-        assert bed.group.named("commit_later") == [(item(0, 20),)]
 
 
 def come_back_unfetched(bed: Bed, *, complete: bool = True) -> None:
@@ -971,39 +944,6 @@ def test_sparks_start_is_compared_with_the_log() -> None:
     with running() as bed:
         bed.member.complete(flight(R0).end)
         bed.until("the comparison", lambda _: bed.log.compared == [flight(R0).end])
-
-
-def end_with_the_next_commit(bed: Bed, batch: FlightBatch) -> None:
-    """Let Spark complete a batch while the group refuses the next commit, which is the last one that it refuses."""
-
-    def end() -> None:
-        bed.group.before_commit = lambda: None
-        bed.group.refusals = deque([Refusal.REBALANCE])
-        threading.Thread(target=bed.member.complete, args=(batch.end,)).start()
-
-    bed.group.before_commit = end
-
-
-@pytest.mark.rule("R29")
-def test_an_older_commit_that_lands_late_does_not_take_a_handover_back() -> None:
-    """The sequence: the commit of 20 has no answer; 30 is complete, [30, 40) in flight when the drain's deadline is
-    over; the handover's commit of 30 is refused; [30, 40) is complete and committed; then the commit of 20 lands.
-    """
-    second, third = flight(OffsetRange(P0, 20, 30)), flight(OffsetRange(P0, 30, 40))
-    with running(drainTimeoutMs="500") as bed:
-        leave_a_commit_unanswered(bed)
-        bed.fix(OffsetRange(P0, 20, 30))
-        bed.member.complete(second.end)
-        bed.fix(OffsetRange(P0, 30, 40))
-        bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
-        end_with_the_next_commit(bed, third)
-        bed.group.revoke(P0)
-        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
-        bed.clock.advance(BRIEFLY_S)
-        bed.until("the newest", lambda _: bed.group.named("commit_now")[-1:] == [third.items], step_s=0.1)
-        bed.group.committed[P0] = GroupOffset(20, "m")
-        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.1)
-    assert committed(bed, 0) == 40
 
 
 def test_a_handover_repeats_its_commit_no_sooner_because_spark_looks() -> None:

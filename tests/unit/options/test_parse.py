@@ -11,7 +11,6 @@ import pytest
 from spark_groupsource.errors import GroupKafkaError, OptionError
 from spark_groupsource.options.client_settings import (
     REFUSED_CLIENT_SETTINGS,
-    UNSAFE_SETTINGS,
     GroupProtocol,
     is_sensitive,
     shown_value,
@@ -271,20 +270,14 @@ def test_a_strategy_of_the_brokers_needs_the_consumer_protocol(classic: dict[str
     ("names", "reason"),
     [
         ("wieghted", "there is no strategy wieghted (did you mean weighted?); there are co-partitioned, "),
-        ("weighted,nowhere.at:All", "module nowhere.at cannot be imported: ModuleNotFoundError"),
-        ("tests.kafka.strategies:Nothing", "module tests.kafka.strategies has no Nothing"),
-        ("tests.kafka.strategies:dealt", "is not a subclass of Assignor"),
-        ("__main__:Mine", "__main__:Mine is defined in the script or notebook itself"),
         (
             "weighted,spark_groupsource.assignors.weighted:WeightedAssignor",
             "the group cannot distinguish weighted from spark_groupsource.assignors.weighted:WeightedAssignor",
         ),
         ("range,cooperative-sticky", "cannot offer range (eager protocol only) together with cooperative-sticky"),
-        ("cooperative-sticky,weighted,sticky", "cannot offer sticky (eager protocol only) together with"),
     ],
 )
-def test_strategies_that_cannot_be_used(names: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GROUPKAFKA_ALLOW_ASSIGNORS", "*")
+def test_strategies_that_cannot_be_used(names: str, reason: str) -> None:
     error = refusal(REQUIRED | {"assignors": names})
     assert error.condition.id == "GROUPKAFKA.ASSIGNORS_UNUSABLE"
     assert f"'{names}'" in str(error)
@@ -654,18 +647,6 @@ def test_a_refused_secret_is_masked(name: str) -> None:
     error = refusal(REQUIRED | {f"kafka.{name}": CANARY})
     assert MASK in str(error)
     assert CANARY not in str(error) + repr(error) + repr(error.parameters)
-
-
-@pytest.mark.parametrize("name", SENSITIVE)
-def test_no_repr_shows_a_secret(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GROUPKAFKA_ALLOW_UNSAFE_SETTINGS", "*")
-    raw = REQUIRED | {f"kafka.{name}": CANARY, "allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS)}
-    source = GroupKafkaDataSource(raw)
-    reader = source.streamReader(source.schema())
-    options = parse_options(raw)
-    assert options.client_settings[name] == CANARY
-    for shown in (options, source, reader):
-        assert CANARY not in repr(shown) + str(shown)
 
 
 def test_the_reader_travels_with_its_options() -> None:

@@ -20,7 +20,6 @@ from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.metrics import EVENTS, REBALANCE_OUTCOMES, MetricsLog
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
-from spark_groupsource.prometheus.families import Histogram
 from spark_groupsource.sidecars.metrics_port import QUERY_METRICS, open_metrics_port, query_samples
 from tests.unit.fakes import ManualClock, flight, make_options, tp
 
@@ -122,13 +121,6 @@ def test_the_lag_is_that_of_owned_partitions_only(log: MetricsLog) -> None:
     assert found(log)["lag_records"] == {("orders", "1"): 0}
 
 
-def test_a_lag_that_cannot_be_measured_any_more_is_not_shown(log: MetricsLog) -> None:
-    log.owned = frozenset({P0})
-    log.write("lag", (P0,), lag=[["orders", 0, 10, 2.5, 60.0]], total={})
-    log.totals.forget_lag()
-    assert not {"lag_records", "lag_seconds", "time_to_data_loss_seconds"} & found(log).keys()
-
-
 def test_the_table_is_complete(log: MetricsLog, report: MemberReport) -> None:
     report.assigned((P0,))
     log.owned = frozenset({P0})
@@ -136,12 +128,6 @@ def test_the_table_is_complete(log: MetricsLog, report: MemberReport) -> None:
     assert {sample.family for sample in query_samples(make_options(), log)} == set(QUERY_METRICS)
     assert all(family.name.startswith("groupkafka_") for family in QUERY_METRICS)
     assert all(family.labels[0] == "group" for family in QUERY_METRICS)
-
-
-def test_a_histogram_counts_a_value_at_its_bound() -> None:
-    counted = Histogram.empty(1.0, 2.0).plus(1.0).plus(1.5).plus(3.0)
-    assert (counted.counts, counted.total) == ((1, 1, 1), 5.5)
-    assert counted.cumulated() == [(1.0, 1), (2.0, 2), (float("inf"), 3)]
 
 
 # --- the port

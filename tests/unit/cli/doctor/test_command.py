@@ -50,7 +50,7 @@ from spark_groupsource.spark.executor_facts import (
 from tests.checkout import ROOT
 from tests.unit.checkpoint.test_log import v1
 from tests.unit.cli.fake_output import FakeOutput
-from tests.unit.cli.test_adopt_origins import written
+from tests.unit.cli.test_offset_commands import written
 from tests.unit.fakes import ManualClock, group_denied, offset_of, tp
 
 OK, ADVICE, WRONG, SKIPPED = Verdict.OK, Verdict.ADVICE, Verdict.WRONG, Verdict.SKIPPED

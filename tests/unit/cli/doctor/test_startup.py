@@ -25,20 +25,25 @@ def original_of(path: Path) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copies of the installed PySpark's archives, as those of SPARK_HOME."""
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of SPARK_HOME's archives, without any."""
     folder = tmp_path / "python" / "lib"
     folder.mkdir(parents=True)
-    for path in _ARCHIVES.glob("*.zip"):
-        shutil.copy2(original_of(path), folder / path.name)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     return folder
 
 
-def small_archive(tmp_path: Path, version: str) -> Path:
+@pytest.fixture
+def folder(empty: Path) -> Path:
+    """The same with copies of the installed PySpark's archives."""
+    for path in _ARCHIVES.glob("*.zip"):
+        shutil.copy2(original_of(path), empty / path.name)
+    return empty
+
+
+def small_archive(folder: Path, version: str) -> Path:
     """An archive with two modules and a version, for tests that need no real one."""
-    path = tmp_path / "python" / "lib" / "pyspark.zip"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = folder / "pyspark.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("pyspark/__init__.py", "")
         archive.writestr("pyspark/version.py", f'__version__: str = "{version}"\n')
@@ -96,41 +101,34 @@ def test_a_running_process_can_still_import(folder: Path) -> None:
     assert running.returncode == 0
 
 
-def test_another_version_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    path = small_archive(tmp_path, "3.0.1")
-    before = digests(path.parent)
+def test_another_version_is_refused(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_archive(empty, "3.0.1")
+    before = digests(empty)
     assert main(["doctor", "--fix-startup"]) == 1
     said = capsys.readouterr().err
     assert "GROUPKAFKA.OTHER_PYSPARK_ARCHIVE" in said
     assert "3.0.1" in said
-    assert digests(path.parent) == before
+    assert digests(empty) == before
 
 
 @pytest.mark.parametrize("arguments", [[], ["--undo"]])
 def test_a_damaged_archive_is_named_and_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    empty: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    path = small_archive(tmp_path, pyspark.__version__)
+    path = small_archive(empty, pyspark.__version__)
     shutil.copy2(path, path.with_name("pyspark.zip.without-bytecode"))
     path.write_bytes(b"half of a download")
-    before = digests(path.parent)
+    before = digests(empty)
     assert main(["doctor", "--fix-startup", *arguments]) == 1
     said = capsys.readouterr().err
     assert "GROUPKAFKA.FILE_FAILED" in said
     assert f"{path}" in said
     assert "not a zip file" in said
-    assert digests(path.parent) == before
+    assert digests(empty) == before
 
 
-def test_an_archive_of_something_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    with zipfile.ZipFile(small_archive(tmp_path, "4.2.0"), "w") as archive:
+def test_an_archive_of_something_else_is_refused(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with zipfile.ZipFile(small_archive(empty, "4.2.0"), "w") as archive:
         archive.writestr("other.py", "")
     assert main(["doctor", "--fix-startup"]) == 1
     assert "pyspark/version.py" in capsys.readouterr().err
@@ -193,10 +191,9 @@ def test_an_archive_that_cannot_be_imported_is_left_as_it_was(
 
 
 def test_an_original_that_cannot_be_removed_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    path = small_archive(tmp_path, pyspark.__version__)
+    path = small_archive(empty, pyspark.__version__)
     original = path.with_name("pyspark.zip.without-bytecode")
     shutil.copy2(path, original)
 
@@ -208,9 +205,6 @@ def test_an_original_that_cannot_be_removed_is_an_error(
     assert f"File '{original}' cannot be changed: Permission denied" in capsys.readouterr().err
 
 
-def test_without_an_archive_the_error_names_the_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+def test_without_an_archive_the_error_names_the_place(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--fix-startup"]) == 1
-    assert f"'{tmp_path}/python/lib/pyspark.zip' does not exist" in capsys.readouterr().err
+    assert f"'{empty}/pyspark.zip' does not exist" in capsys.readouterr().err

@@ -21,8 +21,10 @@ from spark_groupsource.cli.group.command import read_report, report_group
 from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, RawGroups, live_members
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError, OptionError
+from spark_groupsource.lag.model import LagInput
 from spark_groupsource.model.offsets import TopicPartition
 from tests.unit.cli.fake_output import FakeOutput
+from tests.unit.cli.test_lag_command import FakeLagRequests
 from tests.unit.fakes import ManualClock, group_denied, make_options, tp
 
 GIVEN = ["group", "--bootstrap-servers", "broker:9092", "--group", "shop"]
@@ -32,34 +34,22 @@ COMMAND = GroupCommand(Connection("broker:9092", "shop"))
 # --- the command
 
 
-class FakeCluster:
+class FakeCluster(FakeLagRequests):
     """The group and its lag on dicts. Each log is [10, 100)."""
 
     def __init__(self, description: GroupDescription | None = None, **counts: int) -> None:
+        super().__init__(ManualClock(), **counts)
         self.description = description
-        self.counts = counts
-        self.groups: dict[TopicPartition, int] = {}
-        self.leaderless: set[TopicPartition] = set()
 
     def describe_group(self) -> GroupDescription | None:
         return self.description
-
-    def topics(self) -> dict[str, int]:
-        return dict(self.counts)
-
-    def group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        assert group == "shop"
-        return {p: self.groups[p] for p in partitions if p in self.groups}
 
     def log_bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         assert all(partition.partition < self.counts[partition.topic] for partition in partitions)
         return dict.fromkeys((p for p in partitions if p not in self.leaderless), (10, 100))
 
-    def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[Any]:
+    def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
         raise AssertionError("no record is read for it")
-
-    def close(self) -> None:
-        pass
 
 
 def run(command: GroupCommand, cluster: FakeCluster, pauses: int = 0) -> list[str]:
