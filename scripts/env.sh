@@ -248,15 +248,16 @@ groupkafka_fast_start() {
 
 # Sets `python`: the scripts' own, else a python3 that has PySpark and a Kafka client, else makes the scripts' own.
 groupkafka_any_python() {
-  python=$GROUPKAFKA_VENV/bin/python
-  [ ! -x "$python" ] || return 0
-  python=python3
-  if ! "$python" -c 'import sys
+  # The scripts' own may lack them while another call sets it up: `groupkafka_env` waits for that.
+  for python in "$GROUPKAFKA_VENV/bin/python" python3; do
+    if "$python" -c 'import sys
 from importlib.util import find_spec
 sys.exit(not (find_spec("pyspark") and find_spec("confluent_kafka")))' 2>/dev/null; then
-    groupkafka_env demo || return 1
-    python=$GROUPKAFKA_VENV/bin/python
-  fi
+      return 0
+    fi
+  done
+  groupkafka_env demo || return 1
+  python=$GROUPKAFKA_VENV/bin/python
 }
 
 # Becomes `INTERPRETER -m MODULE ...` with this checkout's modules. The working directory stays, since paths among the

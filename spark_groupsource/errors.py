@@ -316,8 +316,9 @@ PARTITIONS_LOST = Condition(
     "GROUPKAFKA.PARTITIONS_LOST",
     "This member of group '{group}' lost {count} partitions without a handover. Option 'onPartitionsLost' has the value"
     " 'fail'. Partitions: {partitions}.",
-    "raise kafka.session.timeout.ms (under KIP-848 the group's consumer.session.timeout.ms), or set"
-    " onPartitionsLost=continue.",
+    "start the query again with its checkpoint: no record is lost, the batch in flight may be read twice. If it should"
+    " go on by itself after a loss, set onPartitionsLost=continue; if its process was only slow, raise"
+    " kafka.session.timeout.ms (under KIP-848 the group's consumer.session.timeout.ms).",
 )
 NO_ASSIGNMENT = Condition(
     "GROUPKAFKA.NO_ASSIGNMENT",

@@ -174,7 +174,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "onPartitionsLost", read.choice(OnPartitionsLost), OnPartitionsLost.CONTINUE, "continue, fail",
-        "What to do when the member lost partitions without a handover (session expired, fenced).",
+        "What to do when the member lost partitions without a handover (session expired, fenced). `fail` is for"
+        " [highly available queries](../how-to/highly-available.md), where another driver goes on.",
         field="on_partitions_lost",
     ),
     OptionSpec(

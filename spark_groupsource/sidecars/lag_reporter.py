@@ -84,7 +84,7 @@ class LagThread:
             measured = self._measure()
         except Exception as error:  # noqa: BLE001 - a query does not fail for its metrics
             self._metrics.totals.forget_lag()
-            if not self._trouble and not self._member.stopping:
+            if not self._trouble and not self._member.stopping and not self._member.failed:
                 self._trouble = True
                 LOG.warning("the lag is not measured: %s", error)
             return True

@@ -98,7 +98,8 @@ class Commands:
             shutil.rmtree(run_dir)
         say(f"starting {self.name}")
         print(self.start(run_dir, given).address, flush=True)
-        say(f"files and logs: {run_dir}. `{self.script} stop` deletes {self.contents}.")
+        where = "" if run_dir == cache_dir() / self.folder else f" --run-dir {run_dir}"
+        say(f"files and logs: {run_dir}. `{self.script} stop{where}` deletes {self.contents}.")
         return 0
 
     def _status(self, run_dir: Path) -> int:

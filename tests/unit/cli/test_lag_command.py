@@ -300,7 +300,7 @@ class Bed:
         self.clock = clock
         self.machine = MemberMachine()
         self.machine.handle(Started())
-        self.member = SimpleNamespace(view=self.machine.view, stopping=False)
+        self.member = SimpleNamespace(view=self.machine.view, stopping=False, failed=False)
         self.requests = FakeLagRequests(clock)
         self.path = folder / "metrics.jsonl"
         self.metrics = MetricsLog(str(self.path), "shop", clock)
@@ -409,6 +409,17 @@ def test_no_event_says_zero_if_no_partition_has_a_leader(
     assert bed.run(20) == []
     assert "the lag is not measured: " in caplog.text
     assert "orders-0, orders-1" in caplog.text
+
+
+def test_the_error_of_the_member_is_no_trouble_of_the_lag(
+    clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query reports it."""
+    bed = Bed(clock, tmp_path)
+    bed.own(P0)
+    bed.requests.error, bed.member.failed = RuntimeError("partitions lost"), True
+    assert bed.run(20) == []
+    assert caplog.text == ""
 
 
 def test_trouble_is_reported_once_until_it_is_over(

@@ -74,6 +74,14 @@ def test_tools_that_need_little_use_the_scripts_environment_if_it_is_there(check
     assert _bash(checkout, f'PATH={checkout.parent}/path:$PATH; groupkafka_any_python; echo "$python"') == ["python3"]
 
 
+def test_tools_that_need_little_wait_for_a_set_up_that_another_call_does(checkout: Path) -> None:
+    own = checkout / ".venv-groupkafka" / "bin" / "python"
+    _executable(own, "#!/bin/sh\nexit 1\n")
+    _executable(checkout.parent / "path" / "python3", "#!/bin/sh\nexit 1\n")
+    command = 'groupkafka_env() { echo "set up $1"; }; groupkafka_any_python; echo "$python"'
+    assert _bash(checkout, f"PATH={checkout.parent}/path:$PATH; {command}") == ["set up demo", str(own)]
+
+
 def test_how_a_command_ended_is_one_line(checkout: Path) -> None:
     shown = _bash(
         checkout,
