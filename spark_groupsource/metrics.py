@@ -294,7 +294,7 @@ def _ends_within_line(descriptor: int) -> bool:
     by page (ext4 does). The lock tells them apart: writers share it while they write, so a writer that has it alone
     knows that nobody is writing. A write to a full disk fails at once; nobody waits for the disk.
 
-    A file system without `flock` cannot tell: the half line has `_READ_ATTEMPTS` pauses to become whole.
+    On a file system without `flock` a half line counts as cut off if it is not whole after `_READ_ATTEMPTS` pauses.
     """
 
     def is_whole() -> bool:

@@ -178,7 +178,7 @@ class KafkaPythonGroup:
     def stay_out(self) -> None:
         """See `GroupPort`."""
         if self._internals is not None:
-            # R111: the client would join in the poll that reports the loss
+            # R111: the client would join in the poll that reports the loss or the revoke
             self._internals.refuse_to_join()
 
     def _serve(self) -> None:

@@ -145,7 +145,7 @@ class Driver:
             try:
                 self._step()
             except JoinRefused:
-                # The member ends with a loss. It may still fetch the group's offsets, and it closes the client then.
+                # The member ends. It may still fetch the group's offsets, and it closes the client then.
                 self._closing.wait()
             except BaseException as error:  # noqa: BLE001 - it belongs to the membership thread
                 self._report(Happened(Kind.FAILED, error=error))
