@@ -43,7 +43,7 @@ P6 bounded repeats. Records that were completed in two checkpoints. The two batc
      not have arrived): normal from the offset that the group was moved to, and from 0 if the checkpoint ends in a
      deleted topic of that name.
    - The later batch is of a later life of the same checkpoint: normal for the last batch of the earlier life.
-   - Else something unclean must have touched the earlier owner from the plan on (unclean.py): a fault of the rig that
+   - Else something unclean must have touched the earlier owner from the plan on (repeats.py): a fault of the rig that
      is not clean and whose target is this query or no query, a member that the coordinator removed, a batch that took
      longer than the drain deadline, or a run of the query that ended in the middle of a batch. And of one stay (from
      assigned to assigned, by the coordinator) of the earlier owner, others may repeat one batch per partition: so a

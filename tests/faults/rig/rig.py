@@ -301,12 +301,6 @@ class Rig:
         """Return the newest life of a topic."""
         return next(life for life in reversed(self.lives) if life.topic == topic)
 
-    def goal_after(self, goal: Offsets, since: float) -> Offsets:
-        """Return what is left of a goal: of topics that were created since, their ends."""
-        born = {topic for topic in self.topics if self.life_of(topic).created_at >= since}
-        kept = {one: end for one, end in goal.items() if one[0] in self.topics and one[0] not in born}
-        return kept | ({one: end for one, end in self.ends().items() if one[0] in born} if born else {})
-
     def ends(self, open_too: bool = False) -> Offsets:
         """Return the log's ends as `Observer.ends` does, waiting for brokers that are away."""
         return wait_for("the log's ends", 60, lambda: attempt(lambda: self.observer.ends(open_too)), self.evidence)
