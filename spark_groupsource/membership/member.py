@@ -57,7 +57,7 @@ _ANSWER_STEP_S = 0.001
 # Seconds after which an unanswered offset fetch is sent again.
 _RETRY_INTERVAL_S = 0.5
 _OFFSET_FETCH_TIMEOUT_S = 5.0
-# Seconds that a stop waits for the answer to a commit under way. It then commits once more.
+# Seconds that a member waits for the answer to a commit under way before its client closes. It then commits once more.
 _LAST_ANSWER_S = 2.0
 
 
@@ -142,6 +142,10 @@ class Member:
         self._fixed_s = 0.0
         # The batch for which the partitions were given up. The member is in no group until this batch has ended.
         self._given_up: FlightBatch | None = None
+        # The generation of the newest assignment, and that of a revoke which such an assignment has yet to follow.
+        self._assigned_in = self._revoked_in = b""
+        # Whether the client takes part in no rebalance any more (rule R117).
+        self._misses_rebalances = False
 
     # --- the loop
 
@@ -181,6 +185,10 @@ class Member:
             self._reopen()
             return
         self._port.poll()
+        # R117: a new client takes part again
+        if self._misses_rebalances:
+            self.rejoin()
+            return
         # R31: others can read them meanwhile
         if self.machine.state is MemberState.JOINED and self.machine.owned_partitions() and self._takes_too_long():
             self._give_up()
@@ -334,13 +342,19 @@ class Member:
     def rejoin(self) -> None:
         """Hand over all partitions, leave the group, and join it again with another client, as after a restart."""
         joins = (MemberState.JOINING, MemberState.JOINED, MemberState.REJOINING)
-        if self.machine.state in joins and not self._reopening.due:
-            self._reopening.due = True
-            self._port.close()
-            self._committer.forget()
-            if self.machine.state not in FINAL_STATES:
-                # Also with option assign, whose partitions are never revoked.
-                self._apply(self.machine.handle(PartitionsLost(self.machine.owned_partitions())))
+        if self.machine.state not in joins or self._reopening.due:
+            return
+        self._fetch_for_release(self.machine.owned_partitions())
+        self._await_answer()
+        # An answer may have ended the member, or have asked for another client.
+        if self.machine.state not in joins or self._reopening.due:
+            return
+        self._reopening.due = True
+        self._port.close()
+        self._committer.forget()
+        if self.machine.state not in FINAL_STATES:
+            # Also with option assign, whose partitions are never revoked.
+            self._apply(self.machine.handle(PartitionsLost(self.machine.owned_partitions())))
 
     def establish(
         self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int, until_s: float
@@ -461,6 +475,7 @@ class Member:
         self._port.accept(partitions)
         if self.machine.state in FINAL_STATES:
             return
+        self._compare_generations()
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))
         self._reopening.joined()
         self._fetch_pace.hurry()
@@ -468,6 +483,27 @@ class Member:
             # A member with an assignment has found its coordinator; the client reports that later.
             self.on_coordinator(True)
         self._report.assigned(partitions)
+
+    def _compare_generations(self) -> None:
+        """Find out that the client has dropped a rebalance of which it had begun to revoke partitions.
+
+        The answer to a SyncGroup that takes partitions away makes the client revoke them, and then assign what the
+        answer adds, in the same generation. No such assignment follows a revoke after a change of the subscription,
+        which comes in the generation of the assignment before it.
+
+        Guards against (rule R117):
+        1. A rebalance takes a partition from a cooperative member, which drains.
+        2. A topic gets a partition. The client joins at once, and drops the rebalance under way. It keeps the
+           assignment that was to follow the revoke (librdkafka 2.16, `rkcg_rebalance_incr_assignment`).
+        3. With that it seems to be in a rebalance, and joins no other one. A third member comes.
+        4. The group waits for `kafka.max.poll.interval.ms` and removes it, and it never joins again.
+        """
+        generation = self._port.generation
+        # R117: the revoke's own assignment never came
+        if self._revoked_in not in (b"", generation):
+            self._misses_rebalances = True
+            self._report.misses_rebalances()
+        self._assigned_in, self._revoked_in = generation, b""
 
     def on_revoked(self, partitions: Partitions) -> None:
         """See `MemberListener`. 1. drain, 2. commit, 3. release: in another order records are read twice.
@@ -482,6 +518,8 @@ class Member:
             self._release_revoked(partitions)
             return
         started_s, generation = self._clock.monotonic_s(), self._port.generation
+        if self._port.incremental and generation != self._assigned_in:
+            self._revoked_in = generation
         self._fetch_for_release(partitions)
         hand_over = self._drain(partitions)
         result = self._committer.before_release(hand_over.items, lambda: self._port.generation != generation)
@@ -638,10 +676,7 @@ class Member:
         outcome = self._outcome_of_leaving()
         self._fetch_for_release(self.machine.owned_partitions())
         self._apply(self.machine.handle(StopRequested()))
-        answer = Deadline(self._clock, _LAST_ANSWER_S)
-        while not (self._committer.free or self._reopening.due or answer.expired()):
-            self._serve_commands(_STEP_S)
-            self._port.poll()
+        self._await_answer()
         if self.machine.state in FINAL_STATES:
             return
         self._committer.before_release(self.machine.pending())
@@ -651,6 +686,13 @@ class Member:
         if self.machine.state not in FINAL_STATES:
             self.machine.handle(Left())
         self._report.left(outcome)
+
+    def _await_answer(self) -> None:
+        """Wait for the answer to the commit under way: a client that closes delivers none."""
+        answer = Deadline(self._clock, _LAST_ANSWER_S)
+        while not (self._committer.free or self._reopening.due or answer.expired()):
+            self._serve_commands(_STEP_S)
+            self._port.poll()
 
     def _outcome_of_leaving(self) -> DrainOutcome:
         """Return how the wait of a stop for the batch in flight has ended."""
@@ -677,7 +719,7 @@ class Member:
 
     def _reopen(self) -> None:
         """Join again with a new client, unless the member leaves meanwhile."""
-        self._given_up = None
+        self._given_up, self._revoked_in, self._misses_rebalances = None, b"", False
         self._reopening.run(self)
         self._committer.forget()
         topics, self._topics = self._topics, ()

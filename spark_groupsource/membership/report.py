@@ -173,6 +173,14 @@ class MemberReport:
         )
         LOG.warning(text, self._group, batch_s, named_partitions(partitions))
 
+    def misses_rebalances(self) -> None:
+        """Report that the client is replaced, because it would take part in no rebalance any more (rule R117)."""
+        text = (
+            "topics changed while partitions were handed over, and the client would ignore the next rebalances: the"
+            " member leaves the group, and joins again: group=%s"
+        )
+        LOG.warning(text, self._group)
+
     def loss(self, partitions: Partitions) -> MembershipError:
         """Return the error of a query that must fail when partitions are lost."""
         count, names = len(partitions), named_partitions(partitions)

@@ -47,7 +47,7 @@ class Scene:
     ) -> None:
         self.application, self.client, self.options, self.topic = application, client, options, topic
         self.group = options["kafka.group.id"]
-        self.events = {name: Events(folder, name) for name in ("first", "second")}
+        self.events = {name: Events(folder, name) for name in ("first", "second", "third")}
         self.queries: list[AppQuery] = []
         self._produced = 0
 
@@ -208,6 +208,42 @@ def test_p5_a_drain_for_which_the_group_has_not_waited_commits_nothing(
         scene.wait_idle(commit_s=150)
     assert watch.went_back == []
     assert set(scene.repeats()) <= held, "more than the batch in flight is repeated"
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "eager"])
+@pytest.mark.rule("R117")
+def test_a_member_that_joined_during_its_drain_takes_part_in_the_next_rebalance(
+    protocol: str, make_scene: Callable[[str], Scene]
+) -> None:
+    """The topic gets partitions while a batch is drained, as above. Then a third member joins."""
+    scene, gate = make_scene(protocol), Gate()
+    # The coordinator would wait for so long for a member that does not join.
+    scene.options |= {"kafka.max.poll.interval.ms": "120000"}
+    scene.start_and_read("first", gate)
+    with released(gate):
+        gate.armed = True
+        scene.produce_one_batch("first")
+        gate.wait_reached(scene.evidence)
+        scene.start("second")
+        scene.events["first"].wait_for("revoking")
+        scene.client.add_partitions(scene.topic, 6)
+        wait_for(
+            "an assignment of the new partitions",
+            lambda: sum(map(len, scene.client.members(scene.group))) >= 5,
+            60,
+            scene.evidence,
+        )
+        gate.release()
+        scene.events["first"].wait_for("revoked")
+        scene.start("third")
+        wait_for(
+            "two partitions each",
+            lambda: sorted(map(len, scene.client.members(scene.group))) == [2, 2, 2],
+            60,
+            scene.evidence,
+        )
+        scene.produce()
+        scene.wait_idle(commit_s=60)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -709,6 +709,20 @@ def test_r85_a_handover_for_which_the_group_has_not_waited_commits_nothing() -> 
     assert [problem for problem in script.judged() if problem.startswith("P5")] == []
 
 
+@pytest.mark.rule("R117")
+def test_r117_a_client_that_joined_during_a_revoke_is_replaced() -> None:
+    """1. q1 drains, because q2 has joined. 2. A partition is added: q1's client joins at once. 3. q3 joins."""
+    script = _script(queries=3, drain_s=30.0, joins_in_callback=True, length_s=90.0)
+    script.on(3.0, lambda: script.batches_take(16.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(7.0, lambda: script.cluster.grow("orders", 3))
+    script.on(40.0, script.starts("q3"))
+    script.run()
+    assert "joined during a revoke (R85)" in script.world.coverage
+    assert _owns_at(script, "q3") < 50.0
+    assert {record.query for record in script.group.records[-6:] if record.event == "owns"} >= {"q1"}
+
+
 @pytest.mark.rule("R14")
 def test_r14_a_commit_in_doubt_is_repeated_one_at_a_time() -> None:
     """1. A commit's outcome is unknown, so it is sent again. 2. That has no answer for two seconds."""

@@ -308,6 +308,9 @@ class LibrdkafkaGroup:
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, GroupOffset]:
         """See `GroupPort`."""
+        if self._closing:
+            # It would not ask the coordinator, and wait for all of the time.
+            return {}
         wanted = [ClientPartition(tp.topic, tp.partition) for tp in partitions]
 
         def ask() -> list[ClientPartition]:

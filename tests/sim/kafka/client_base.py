@@ -370,8 +370,10 @@ class GroupClient:
         return found
 
     def _fetched(self, partitions: Sequence[TopicPartition], timeout_s: float) -> dict[TopicPartition, GroupOffset]:
-        """rdkafka.c:5376 rd_kafka_committed."""
+        """rdkafka.c:5376 rd_kafka_committed. LibrdkafkaGroup asks no client that closes."""
         connection = self._open()
+        if self._is_closing:
+            return {}
         deadline = self.world.now + timeout_s
         while self.world.now < deadline:
             if not connection.is_up:

@@ -762,6 +762,26 @@ def test_a_revoke_while_a_stop_by_signal_waits_still_waits_for_the_batch() -> No
         assert committed(bed, 0) == 20
 
 
+@pytest.mark.rule("R117")
+@pytest.mark.parametrize(
+    ("revoked_in", "assigned_in", "clients"),
+    [(b"2", b"3", 2), (b"2", b"2", 1), (b"1", b"2", 1)],
+    ids=["a dropped rebalance", "a rebalance", "a change of the subscription"],
+)
+def test_a_client_that_dropped_a_rebalance_is_replaced(revoked_in: bytes, assigned_in: bytes, clients: int) -> None:
+    """The member was assigned two partitions in generation 1. One is revoked, and then the client assigns none."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.post(lambda: setattr(bed.group, "in_generation", revoked_in))
+        bed.group.revoke(P1)
+        bed.group.post(lambda: setattr(bed.group, "in_generation", assigned_in))
+        bed.group.assign()
+        bed.until("another client", lambda _: len(bed.group.named("open")) == clients, step_s=0.1)
+        bed.go_round(5)
+        assert bed.group.waiting == 0
+        assert len(bed.group.named("open")) == clients
+
+
 # --- a batch that takes longer than maxBatchMs
 
 
