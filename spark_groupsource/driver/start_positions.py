@@ -302,6 +302,7 @@ class StartPositions:
             own_end=start.ends().get(partition) if same_topic(logged_id, topic_id) else None,
             lineage=start.lineage,
             known_reset=start.reset,
+            followed=self._state.partition(partition).followed,
         )
         memory = Memory(
             topic_id=logged_id,
@@ -369,6 +370,8 @@ class StartPositions:
         replay = plan_replay(end, ranges, committed)
         conflicts.check_allowed(replay.conflicts, self._options.on_conflict)
         self._shared.check_replay(replay.others)
+        for item in replay.followed:
+            self._state.partition(item.partition).followed = item
         return replay
 
     def _pin(

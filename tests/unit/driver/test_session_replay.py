@@ -115,3 +115,28 @@ def test_a_group_that_was_moved_back_stays_there_after_a_replay() -> None:
     assert replayed(bed, logged) == ["orders-0 [60, 70)"]
     assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [30, 95)"]
     assert bed.committed() == {0: 30}
+
+
+@pytest.mark.rule("R11")
+def test_a_group_that_was_moved_into_a_batch_is_followed_once() -> None:
+    """To skip record 64, another program moves the group to 65: the batch that runs again reads [65, 70), and no later
+    one does."""
+    bed = Bed()
+    bed.group.committed[P0] = GroupOffset(65, "moved by hand")
+    bed.join(P0)
+    bed.ends(p0=95)
+    logged = offset_of(OffsetRange(P0, 60, 70))
+    assert replayed(bed, logged) == ["orders-0 [65, 70)"]
+    assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [70, 95)"]
+    assert bed.committed() == {0: 70}
+
+
+def test_a_group_that_is_moved_again_after_a_replay_is_followed_again() -> None:
+    bed = Bed()
+    bed.group.committed[P0] = GroupOffset(65, "moved by hand")
+    bed.ends(p0=95)
+    logged = offset_of(OffsetRange(P0, 60, 70))
+    assert replayed(bed, logged) == ["orders-0 [65, 70)"]
+    bed.group.committed[P0] = GroupOffset(66, "moved by hand")
+    bed.join(P0)
+    assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [66, 95)"]

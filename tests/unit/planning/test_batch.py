@@ -240,6 +240,7 @@ def test_replay_conflict(offset: int, writer: str | None, start: int, reason: st
     assert replay.ranges == (OffsetRange(P0, start, 20, 3),)
     (conflict,) = replay.conflicts
     assert conflict.is_behind is (writer == LINEAGE)
+    assert replay.followed == (replay.ranges if (offset, writer) == (15, NOBODY) else ())
     assert str(conflict).startswith(f"orders-0 [10, 20) group={offset} ")
     assert reason in str(conflict)
 
