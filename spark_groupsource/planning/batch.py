@@ -133,7 +133,7 @@ class Replay:
 
     `conflicts` are how group and checkpoint disagree. `others` have completed the parts that are left out. `reset` is
     one that the checkpoint does not know: nothing is read of the partitions that it was for. `followed` are the parts
-    of the ranges from the offset on that another program has set inside of them.
+    of the ranges from the offset on that another program has set inside of them, or at their start.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -192,6 +192,7 @@ def plan_replay(
         if metadata is not None and conflict is None and start > item.start:
             others.append(ReadByOthers(item.partition, item.start, start, metadata.lineage, metadata.has_state))
         read.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
-        if metadata is None and conflict is not None and item.start < start < item.end:
+        # Not before the range: then all of it is read again, from there on.
+        if metadata is None and offset == start < item.end:
             followed.append(read[-1])
     return Replay(tuple(read), tuple(found), tuple(others), max(resets, default=None), tuple(followed))

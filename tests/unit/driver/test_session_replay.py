@@ -117,16 +117,17 @@ def test_a_group_that_was_moved_back_stays_there_after_a_replay() -> None:
     assert bed.committed() == {0: 30}
 
 
+@pytest.mark.parametrize("moved", [60, 65], ids=["to the batch's start", "inside of it"])
 @pytest.mark.rule("R11")
-def test_a_group_that_was_moved_into_a_batch_is_followed_once() -> None:
+def test_a_group_that_was_moved_into_a_batch_is_followed_once(moved: int) -> None:
     """To skip record 64, another program moves the group to 65: the batch that runs again reads [65, 70), and no later
     one does."""
     bed = Bed()
-    bed.group.committed[P0] = GroupOffset(65, "moved by hand")
+    bed.group.committed[P0] = GroupOffset(moved, "moved by hand")
     bed.join(P0)
     bed.ends(p0=95)
     logged = offset_of(OffsetRange(P0, 60, 70))
-    assert replayed(bed, logged) == ["orders-0 [65, 70)"]
+    assert replayed(bed, logged) == [f"orders-0 [{moved}, 70)"]
     assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [70, 95)"]
     assert bed.committed() == {0: 70}
 
