@@ -392,6 +392,9 @@ class StartPositions:
         overwritten = metadata is None and group is not None and group.offset is not None
         if overwritten and known is not None and same_topic(known.topic_id, info.topic_id):
             return known.pin
+        if decision.basis is Basis.LINEAGE and group is not None and group.offset is not None:
+            # The query began there: the batch that ran again has followed the other program.
+            position = group.offset
         if self._options.starting.is_earliest:
             return Pin(position, info.partition_count)
         if not is_initial(decision, group, pinned):

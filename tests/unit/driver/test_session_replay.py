@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from spark_groupsource.errors import DataLossError, KafkaUnavailableError, MembershipError
-from spark_groupsource.model.commit_metadata import GroupOffset
+from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 from tests.unit.driver.session_bed import P0, P1, START, Bed, joined, metadata, ranges, replayed
 from tests.unit.fakes import (
@@ -130,6 +130,9 @@ def test_a_group_that_was_moved_into_a_batch_is_followed_once(moved: int) -> Non
     assert replayed(bed, logged) == [f"orders-0 [{moved}, 70)"]
     assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [70, 95)"]
     assert bed.committed() == {0: 70}
+    found = metadata_of(bed.group.committed[P0])
+    assert found is not None
+    assert found.pin.offset == moved, "its initial offset is where the other program has put it"
 
 
 def test_a_group_that_is_moved_again_after_a_replay_is_followed_again() -> None:
