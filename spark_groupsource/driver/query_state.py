@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spark_groupsource.clock import Clock, Deadline, HeldFor
 from spark_groupsource.cluster.port import CONFIRM_S
 from spark_groupsource.model.commit_metadata import Anchor
-from spark_groupsource.model.offsets import TopicPartition, same_topic
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition, same_topic
 
 # Seconds until the group is asked again for the starts that another member stores.
 PUT_OFF_S = 0.5
@@ -53,6 +53,8 @@ class TrackedPartition:
     - `left`: whether the partition is not this member's, and is to be compared with the cluster (rule R91).
     - `missing_reported`: whether the partition was reported as missing and has had no position since.
     - `put_off`: set if another member stores the partition's start: until when it is left out.
+    - `followed`: set if another program has set the group's offset inside of a batch that ran again, until there is a
+      position: what the batch has read from there on.
     - `absent_of`: set if the topic does not have the partition: the id of the topic that had it, empty if not known.
     """
 
@@ -68,6 +70,7 @@ class TrackedPartition:
     left: bool = False
     missing_reported: bool = False
     put_off: Deadline | None = None
+    followed: OffsetRange | None = None
     absent_of: str | None = None
 
 
@@ -143,7 +146,7 @@ class QueryState:
         """Record that partitions have a position: if they are missing later, that is another loss."""
         for partition, position in positions.items():
             row = self.partition(partition)
-            row.missing_reported, row.shared = False, False
+            row.missing_reported, row.shared, row.followed = False, False, None
             if row.anchor is not None:
                 row.read = Reached(row.anchor.topic_id, position)
 

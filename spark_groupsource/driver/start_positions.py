@@ -302,6 +302,7 @@ class StartPositions:
             own_end=start.ends().get(partition) if same_topic(logged_id, topic_id) else None,
             lineage=start.lineage,
             known_reset=start.reset,
+            followed=self._state.partition(partition).followed,
         )
         memory = Memory(
             topic_id=logged_id,
@@ -369,6 +370,8 @@ class StartPositions:
         replay = plan_replay(end, ranges, committed)
         conflicts.check_allowed(replay.conflicts, self._options.on_conflict)
         self._shared.check_replay(replay.others)
+        for item in replay.followed:
+            self._state.partition(item.partition).followed = item
         return replay
 
     def _pin(
@@ -389,6 +392,9 @@ class StartPositions:
         overwritten = metadata is None and group is not None and group.offset is not None
         if overwritten and known is not None and same_topic(known.topic_id, info.topic_id):
             return known.pin
+        if decision.basis is Basis.LINEAGE and group is not None and group.offset is not None:
+            # The query began there: the batch that ran again has followed the other program.
+            position = group.offset
         if self._options.starting.is_earliest:
             return Pin(position, info.partition_count)
         if not is_initial(decision, group, pinned):

@@ -132,13 +132,15 @@ class Replay:
     """Hold the ranges that a logged batch reads when Spark runs it again.
 
     `conflicts` are how group and checkpoint disagree. `others` have completed the parts that are left out. `reset` is
-    one that the checkpoint does not know: nothing is read of the partitions that it was for.
+    one that the checkpoint does not know: nothing is read of the partitions that it was for. `followed` are the parts
+    of the ranges from the offset on that another program has set inside of them, or at their start.
     """
 
     ranges: tuple[OffsetRange, ...]
     conflicts: tuple[Conflict, ...] = ()
     others: tuple[ReadByOthers, ...] = ()
     reset: Reset | None = None
+    followed: tuple[OffsetRange, ...] = ()
 
 
 def plan_replay(
@@ -168,7 +170,7 @@ def plan_replay(
     2. Another member takes its partitions over, reads [0, 100) and commits 100.
     3. The first query is restarted. Spark runs the logged batch again.
     """
-    read, found, others, resets = [], [], [], []
+    read, found, others, resets, followed = [], [], [], [], []
     for item in ranges:
         offset, metadata = committed.get(item.partition, (None, None))
         if metadata is not None and not same_topic(metadata.topic_id, end.topic_id(item.partition.topic)):
@@ -190,4 +192,7 @@ def plan_replay(
         if metadata is not None and conflict is None and start > item.start:
             others.append(ReadByOthers(item.partition, item.start, start, metadata.lineage, metadata.has_state))
         read.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
-    return Replay(tuple(read), tuple(found), tuple(others), max(resets, default=None))
+        # Not before the range: then all of it is read again, from there on.
+        if metadata is None and offset == start < item.end:
+            followed.append(read[-1])
+    return Replay(tuple(read), tuple(found), tuple(others), max(resets, default=None), tuple(followed))

@@ -38,7 +38,7 @@ from spark_groupsource.model.commit_metadata import (
     metadata_of,
     next_reset,
 )
-from spark_groupsource.model.offsets import Reset, SourceOffset, TopicPartition, newer, same_topic
+from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer, same_topic
 from spark_groupsource.options.offset_spec import AtEdge, Start, Starting
 from spark_groupsource.planning import conflicts
 from spark_groupsource.planning.conflicts import Conflict
@@ -75,7 +75,7 @@ class Takeover:
     """Hold the inputs of the decision for one newly assigned partition.
 
     `own_end`, `lineage` and `known_reset` are the checkpoint's. `recreated`: this lineage has read another topic of the
-    same name.
+    same name. `followed`: the part of a batch that ran again from the offset on that another program had set.
     """
 
     partition: TopicPartition
@@ -86,6 +86,7 @@ class Takeover:
     lineage: str
     known_reset: Reset | None = None
     recreated: bool = False
+    followed: OffsetRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,10 @@ def decide_start(takeover: Takeover, without_offset: Basis) -> StartDecision:
 
     `without_offset` is its basis if neither the group nor the checkpoint has an offset of it.
 
+    Guards against (rule R11, a moved offset):
+    1. A batch [100, 200) fails. Another program moves the group to 151.
+    2. Spark runs the batch again, and the query reads [151, 200). By the group's offset it would do so once more.
+
     A partition created after the group's start begins at 0, even if its log now begins later: records that retention
     has deleted meanwhile are lost (promise P8), as in Spark's own source.
     """
@@ -126,6 +131,10 @@ def decide_start(takeover: Takeover, without_offset: Basis) -> StartDecision:
     if own is None:
         return StartDecision(partition, Basis.GROUP, group, others=others)
     conflict = conflicts.at_start(partition, own, group, metadata, takeover.lineage)
+    followed = takeover.followed
+    # R11: the batch that ran again has followed the group already
+    if followed is not None and metadata is None and (followed.start, followed.end) == (group, own):
+        conflict = None
     if conflict is None and own > group:
         return StartDecision(partition, Basis.LINEAGE, own)
     # A conflict is no batch of another query: the user decides it.

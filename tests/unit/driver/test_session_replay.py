@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from spark_groupsource.errors import DataLossError, KafkaUnavailableError, MembershipError
-from spark_groupsource.model.commit_metadata import GroupOffset
+from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 from tests.unit.driver.session_bed import P0, P1, START, Bed, joined, metadata, ranges, replayed
 from tests.unit.fakes import (
@@ -115,3 +115,32 @@ def test_a_group_that_was_moved_back_stays_there_after_a_replay() -> None:
     assert replayed(bed, logged) == ["orders-0 [60, 70)"]
     assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [30, 95)"]
     assert bed.committed() == {0: 30}
+
+
+@pytest.mark.parametrize("moved", [60, 65], ids=["to the batch's start", "inside of it"])
+@pytest.mark.rule("R11")
+def test_a_group_that_was_moved_into_a_batch_is_followed_once(moved: int) -> None:
+    """To skip record 64, another program moves the group to 65: the batch that runs again reads [65, 70), and no later
+    one does."""
+    bed = Bed()
+    bed.group.committed[P0] = GroupOffset(moved, "moved by hand")
+    bed.join(P0)
+    bed.ends(p0=95)
+    logged = offset_of(OffsetRange(P0, 60, 70))
+    assert replayed(bed, logged) == [f"orders-0 [{moved}, 70)"]
+    assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [70, 95)"]
+    assert bed.committed() == {0: 70}
+    found = metadata_of(bed.group.committed[P0])
+    assert found is not None
+    assert found.pin.offset == moved, "its initial offset is where the other program has put it"
+
+
+def test_a_group_that_is_moved_again_after_a_replay_is_followed_again() -> None:
+    bed = Bed()
+    bed.group.committed[P0] = GroupOffset(65, "moved by hand")
+    bed.ends(p0=95)
+    logged = offset_of(OffsetRange(P0, 60, 70))
+    assert replayed(bed, logged) == ["orders-0 [65, 70)"]
+    bed.group.committed[P0] = GroupOffset(66, "moved by hand")
+    bed.join(P0)
+    assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [66, 95)"]

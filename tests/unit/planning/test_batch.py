@@ -217,7 +217,8 @@ def test_replay_without_conflict(offset: int | None, writer: str | None, start: 
     logged = OffsetRange(P0, 10, 20, 3)
     replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)})
     others = (ReadByOthers(P0, 10, start, OTHER_LINEAGE, has_state=False),) if start > 10 else ()
-    assert replay == Replay((OffsetRange(P0, start, 20, 3),), others=others)
+    followed = replay.ranges if (offset, writer) == (10, NOBODY) else ()
+    assert replay == Replay((OffsetRange(P0, start, 20, 3),), others=others, followed=followed)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +241,7 @@ def test_replay_conflict(offset: int, writer: str | None, start: int, reason: st
     assert replay.ranges == (OffsetRange(P0, start, 20, 3),)
     (conflict,) = replay.conflicts
     assert conflict.is_behind is (writer == LINEAGE)
+    assert replay.followed == (replay.ranges if (offset, writer) == (15, NOBODY) else ())
     assert str(conflict).startswith(f"orders-0 [10, 20) group={offset} ")
     assert reason in str(conflict)
 
