@@ -531,7 +531,7 @@ def test_a_port_in_use_is_named() -> None:
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "spark_groupsource.prometheus.server")
-    with pytest.raises(CommandError, match=r"METRICS_NOT_INSTALLED.*'\.\[metrics\]'"):
+    with pytest.raises(CommandError, match=r"Command 'exporter' needs .*'prometheus_client'.*'\.\[metrics\]'"):
         serve_metrics(command("--group", "a"), exporter(FakeKafka())[0], FakeOutput(), print)
 
 
