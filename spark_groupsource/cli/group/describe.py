@@ -8,7 +8,9 @@ A note reports what is missing, except where only the extra is, and the group ha
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +18,9 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
+from spark_groupsource.assignors.notes import LeaderNote, MemberNote, WireError
 from spark_groupsource.cli.admin import GroupAdmin
-from spark_groupsource.cli.group.member_data import decoded
+from spark_groupsource.cli.group.member_data import MemberData
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError
 from spark_groupsource.model.offsets import TopicPartition
@@ -242,6 +245,51 @@ def raw_group(answer: Any) -> GroupDescription:
         answer.group_id, answer.group_state, "classic", answer.protocol_type, answer.protocol_data,
         members=tuple(members),
     )  # fmt: skip
+
+
+def decoded(protocol_type: str, subscription: bytes, assignment: bytes) -> MemberData | None:
+    """Decode the bytes of a member and of its leader. Return None if there are none: only a stable group has them.
+
+    For the protocol type "consumer" they are ConsumerProtocolSubscription and ConsumerProtocolAssignment, both with
+    user data. A newer version is read as the newest known one, as Kafka's own clients do.
+    """
+    from kafka.protocol.consumer.metadata import (  # noqa: PLC0415 - as above
+        ConsumerProtocolAssignment,
+        ConsumerProtocolSubscription,
+    )
+
+    if not subscription:
+        return None
+    size = len(subscription)
+    if protocol_type != "consumer":
+        return MemberData(size)
+    try:
+        found = ConsumerProtocolSubscription.decode(subscription)
+        of_leader = ConsumerProtocolAssignment.decode(assignment).user_data if assignment else None
+    except (ValueError, struct.error):
+        # A program that uses the type "consumer" with another format.
+        return MemberData(size)
+    user_data = found.user_data or b""
+    note, leader = None, LeaderNote()
+    with suppress(WireError):
+        leader = LeaderNote.decode(of_leader or b"")
+    with suppress(WireError):
+        note = MemberNote.decode(user_data) if user_data else None
+    owned = frozenset(
+        TopicPartition(part.topic or "", number) for part in found.owned_partitions for number in part.partitions
+    )
+    foreign_size = 0 if note is not None else len(user_data)
+    return MemberData(
+        size,
+        True,
+        tuple(topic or "" for topic in found.topics),
+        owned,
+        found.generation_id,
+        found.rack_id,
+        note,
+        foreign_size,
+        leader,
+    )
 
 
 def _trouble(error: object) -> str:
