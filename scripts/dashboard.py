@@ -1,4 +1,4 @@
-"""Write Grafana's dashboard, conf/monitoring/dashboard.json. `--check` only reports whether it is stale.
+"""Write Grafana's dashboard, conf/monitoring/dashboard.json.
 
 The panels are the table below. tests/kafka/test_monitoring.py runs each query against a Prometheus server.
 """
@@ -6,7 +6,6 @@ The panels are the table below. tests/kafka/test_monitoring.py runs each query a
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,17 +234,5 @@ def dashboard() -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
-def main() -> int:
-    """Write the dashboard, or check it."""
-    text = dashboard()
-    if "--check" in sys.argv[1:]:
-        stale = not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text
-        print(f"{TARGET.name}: {'stale, run python -m scripts.dashboard' if stale else 'up to date'}")
-        return 1 if stale else 0
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    TARGET.write_text(dashboard(), encoding="utf-8")

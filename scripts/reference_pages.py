@@ -1,4 +1,4 @@
-"""Write the reference pages of the command line, the metrics and the errors. `--check` only reports stale ones.
+"""Write the reference pages of the command line, the metrics and the errors.
 
 The texts come from `cli/arguments.py`, `metrics.py`, `sidecars/metrics_port.py`, `cli/exporter/samples.py` and
 `errors.py` of the package.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,18 +200,6 @@ PAGES: dict[Path, Callable[[], str]] = {
 }
 
 
-def main() -> int:
-    """Write the pages, or check them."""
-    stale = [path for path, render in PAGES.items() if not path.exists() or path.read_text("utf-8") != render()]
-    if "--check" in sys.argv[1:]:
-        for path in stale:
-            print(f"{path.relative_to(ROOT)}: stale, run python -m scripts.reference_pages")
-        return 1 if stale else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path in stale:
-        path.write_text(PAGES[path](), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    for page, render in PAGES.items():
+        page.write_text(render(), encoding="utf-8")

@@ -6,8 +6,6 @@ The title and the sentence of each rule are written by hand, on the page. All el
   `Guards against (rule R7, in some case):`, and numbered steps. A rule may have several.
 - A guard is a comment that begins with the rule's id: `# R7: ...` or `# R7, R9: ...`.
 - A test has the marker `@pytest.mark.rule("R7")`.
-
-`--check` only reports what does not agree.
 """
 
 from __future__ import annotations
@@ -255,14 +253,11 @@ def _number(rule: str) -> int:
 
 
 def main() -> int:
-    """Write the pages, or check them."""
+    """Write the pages, and print what does not agree."""
     text, against, guarded, shown = PAGE.read_text(encoding="utf-8"), sequences(), guards(), marked_tests()
+    PAGE.write_text(render(text, against), encoding="utf-8")
+    INDEX.write_text(index(text, guarded, shown), encoding="utf-8")
     found = disagreements(text, against, guarded, shown)
-    for path, written in ((PAGE, render(text, against)), (INDEX, index(text, guarded, shown))):
-        if "--check" not in sys.argv[1:]:
-            path.write_text(written, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != written:
-            found.append(f"{path.name} is stale: run {COMMAND}")
     print("\n".join(found) or f"{PAGE.name}: {len(page_ids(text))} rules, and page, code and tests agree")
     return 1 if found else 0
 

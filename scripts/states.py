@@ -1,8 +1,7 @@
-"""Writes docs/states.md from the table of the member's state machine. `--check` only tells whether it is stale."""
+"""Write docs/states.md from the table of the member's state machine."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -87,15 +86,5 @@ def render() -> str:
     return "\n".join([*parts, NEXT])
 
 
-def main() -> int:
-    """Write the page, or check it."""
-    if "--check" in sys.argv[1:]:
-        fresh = TARGET.exists() and TARGET.read_text(encoding="ascii") == render()
-        print(f"{TARGET.relative_to(ROOT)}: {'up to date' if fresh else 'stale, run python -m scripts.states'}")
-        return 0 if fresh else 1
-    TARGET.write_text(render(), encoding="ascii")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    TARGET.write_text(render(), encoding="ascii")
