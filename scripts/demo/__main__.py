@@ -41,6 +41,7 @@ from scripts.demo.flight_results import (
 from scripts.demo.kafka import GroupView, create_topic, offset_table
 from scripts.demo.load_flights import load, read_flights
 from scripts.demo.processes import Child, ChildFailed, wait_until
+from spark_groupsource.cli.group.member_data import number_ranges
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ROOT / "conf" / "log4j2.properties"
@@ -62,17 +63,6 @@ def owned_partitions(line: str) -> frozenset[int] | None:
     if found is None:
         return None
     return frozenset(int(number) for number in (found.group(1) or "").split(",") if number)
-
-
-def short_ranges(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 5] as '0-2,5'; nothing as 'none'."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges) or "none"
 
 
 @dataclass
@@ -105,7 +95,11 @@ class Member:
     def shown(self) -> str:
         if not self.child.running:
             return f"{self.name} has left"
-        return f"{self.name} owns {short_ranges(sorted(self.owned))}" if self.batches else f"{self.name} is starting"
+        return (
+            f"{self.name} owns {number_ranges(sorted(self.owned)) or 'none'}"
+            if self.batches
+            else f"{self.name} is starting"
+        )
 
 
 def embedded_options(options: Mapping[str, str]) -> dict[str, str]:

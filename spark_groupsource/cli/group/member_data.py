@@ -93,10 +93,11 @@ def _plain(value: object) -> str:
 
 def shown_partitions(partitions: Iterable[TopicPartition]) -> str:
     """Return partitions as text for users: `orders 0-2,5; refunds 0`."""
-    return "; ".join(f"{topic} {_runs(numbers)}" for topic, numbers in by_topic(partitions).items())
+    return "; ".join(f"{topic} {number_ranges(numbers)}" for topic, numbers in by_topic(partitions).items())
 
 
-def _runs(numbers: list[int]) -> str:
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Return sorted numbers as text for users: `0-2,5`; empty without any."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
