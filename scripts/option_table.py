@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
+from scripts.markdown import table
 from spark_groupsource.options.table import OPTIONS, OptionSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +37,7 @@ GROUPS = {
 }  # fmt: skip
 
 
-HEAD = "| option | allowed | default | meaning |\n|---|---|---|---|"
+HEAD = ("option", "allowed", "default", "meaning")
 
 
 def grouped_reference() -> str:
@@ -46,13 +47,13 @@ def grouped_reference() -> str:
     if sorted(grouped) != sorted(row_of):
         wrong = sorted(name for name in {*grouped, *row_of} if grouped.count(name) != 1 or name not in row_of)
         raise ValueError(f"each option belongs to one of GROUPS in scripts/option_table.py: {', '.join(wrong)}")
-    tables = ("\n".join([f"### {group}\n", HEAD, *map(row_of.get, names)]) for group, names in GROUPS.items())
-    return "\n\n".join(tables)
+    tables = (f"### {group}\n\n{table(HEAD, (row_of[name] for name in names))}" for group, names in GROUPS.items())
+    return "\n".join(tables)
 
 
-def row(spec: OptionSpec) -> str:
-    """Return the row of an option."""
-    return f"| `{spec.name}` | {spec.allowed} | {_shown_default(spec)} | {spec.doc} |"
+def row(spec: OptionSpec) -> tuple[str, ...]:
+    """Return the cells of an option."""
+    return f"`{spec.name}`", spec.allowed, _shown_default(spec), spec.doc
 
 
 def _shown_default(spec: OptionSpec) -> str:
@@ -73,7 +74,7 @@ def with_table(text: str, reference: str) -> str:
 
 def page() -> str:
     """Return the page with its tables."""
-    return with_table(TARGET.read_text(encoding="utf-8"), f"\n{grouped_reference()}\n")
+    return with_table(TARGET.read_text(encoding="utf-8"), f"\n{grouped_reference()}")
 
 
 if __name__ == "__main__":

@@ -9,15 +9,16 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from scripts.markdown import table
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import command_parsers
 from spark_groupsource.cli.exporter.samples import GROUP_METRICS
 from spark_groupsource.errors import Condition
 from spark_groupsource.metrics import COUNTERS, EVENTS
-from spark_groupsource.prometheus.families import family_table
+from spark_groupsource.prometheus.families import Family
 from spark_groupsource.sidecars.metrics_port import QUERY_METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,9 +105,9 @@ def command_line() -> str:
     """Return the page of all commands."""
     parts = [COMMANDS_HEAD, BY.format(source="spark_groupsource/cli/arguments.py")]
     for name, parser in command_parsers()[1].items():
-        parts += [f"## {name}\n", _fenced(parser.description), "| argument | meaning |\n|---|---|"]
-        parts += [_argument(action) for action in parser._actions if not isinstance(action, argparse._HelpAction)]
-        parts += ["", _fenced(parser.epilog)]
+        arguments = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+        parts += [f"## {name}\n", _fenced(parser.description)]
+        parts += [table(("argument", "meaning"), map(_argument, arguments)), _fenced(parser.epilog)]
     parts += [
         "## Next\n\n[Reset and savepoints](../how-to/reset.md), [watch lag](../how-to/lag.md),"
         " [check a setup](../how-to/check-a-setup.md), [move a query over](../from-spark-kafka.md),"
@@ -119,7 +120,7 @@ def _fenced(text: str | None) -> str:
     return f"```text\n{(text or '').strip()}\n```\n"
 
 
-def _argument(action: argparse.Action) -> str:
+def _argument(action: argparse.Action) -> tuple[str, str]:
     metavar = action.metavar if isinstance(action.metavar, tuple) else (action.metavar,)
     value = " ".join(word for word in metavar if word)
     if action.nargs == "?":
@@ -130,7 +131,7 @@ def _argument(action: argparse.Action) -> str:
         value = f"{value} ..."
     name = " ".join(filter(None, (", ".join(action.option_strings), value)))
     needed = "Required. " if action.required else ""
-    return f"| `{name}` | {needed}{_cell(str(action.help))} |"
+    return f"`{name}`", needed + _cell(str(action.help))
 
 
 def metrics() -> str:
@@ -140,11 +141,19 @@ def metrics() -> str:
         BY.format(source="spark_groupsource/metrics.py`, `sidecars/metrics_port.py` and `cli/exporter/samples.py"),
     ]
     for title, kind, rows in (("Events", "event", EVENTS), ("Counters", "counter", COUNTERS)):
-        parts += [f"## {title}\n", f"| {kind} | meaning |\n|---|---|"]
-        parts += [*(f"| `{name}` | {_cell(meaning)} |" for name, meaning in rows.items()), ""]
-    parts += [METRICS_TAIL, QUERY_HEAD, family_table(QUERY_METRICS), ""]
-    parts += [GROUPS_HEAD, family_table(GROUP_METRICS), "", METRICS_NEXT]
+        cells = ((f"`{name}`", _cell(meaning)) for name, meaning in rows.items())
+        parts += [f"## {title}\n", table((kind, "meaning"), cells)]
+    parts += [METRICS_TAIL, QUERY_HEAD, _families(QUERY_METRICS)]
+    parts += [GROUPS_HEAD, _families(GROUP_METRICS), METRICS_NEXT]
     return "\n".join(parts)
+
+
+def _families(families: Iterable[Family]) -> str:
+    """Return the metrics for a Prometheus server as a table."""
+    return table(
+        ("metric", "type", "labels", "meaning"),
+        ((f"`{f.name}`", f.kind, ", ".join(f"`{label}`" for label in f.labels), f.meaning) for f in families),
+    )
 
 
 def error_page() -> str:

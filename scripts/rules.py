@@ -30,14 +30,6 @@ WIDTH = 120
 _ENTRY = re.compile(r'^<a id="(r\d+)"></a>\*\*(R\d+): (.+?)\.\*\*\s', re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"# (R\d+(?:, R\d+)*): ")
 _SEQUENCE = re.compile(r"( *(?:# )?)Guards against \(rule (R\d+)(?:, ([^)]+))?\):$")
-# Ids that may be missing: those that have become a part of another rule; those that were never used, because work that
-# went on at the same time took its ids from different tens; and 51 to 55, of conflicts that a checkpoint could win.
-_MERGED = (
-    5, 8, 10, 15, 16, 20, 23, 37, 38, 39, 43, 48, 49, 61, 62, 68, 69, 70, 80, 90, 93, 101, 102, 106, 107, 108, 112, 113,
-    114,
-)  # fmt: skip
-_NEVER_USED = (*range(94, 101), 109, 110)
-_MAY_BE_MISSING = (*_MERGED, *_NEVER_USED, *range(51, 56))
 # Ends what is written by hand in a rule's paragraph.
 _BREAK = "<br>"
 _INDEX_TOP = f"""# Where each rule is decided
@@ -218,7 +210,7 @@ def _listed(places: list[Place]) -> str:
 def disagreements(text: str, against: Sequences, guarded: Places, shown: Places) -> list[str]:
     """Return what page, code and tests do not agree about, a sentence each."""
     ids = page_ids(text)
-    found = _misnumbered(ids)
+    found = [f"the page has rule {rule} {times} times" for rule, times in Counter(ids).items() if times > 1]
     found += [
         f"{entry[2]} has the anchor {entry[1]}" for entry in _ENTRY.finditer(text) if entry[1] != entry[2].lower()
     ]
@@ -239,13 +231,6 @@ def disagreements(text: str, against: Sequences, guarded: Places, shown: Places)
         if files and not files & {one.path for one in each}:
             found.append(f"{rule} has no sequence in a file with its comment: {', '.join(sorted(files))}")
     return found
-
-
-def _misnumbered(ids: list[str]) -> list[str]:
-    """Return what is wrong with the ids: each number up to the largest is in use once, in any section."""
-    numbers = Counter(map(_number, ids))
-    wanted = [n for n in range(1, max(numbers, default=0) + 1) if numbers[n] or n not in _MAY_BE_MISSING]
-    return [f"the page has rule R{number} {numbers[number]} times" for number in wanted if numbers[number] != 1]
 
 
 def _number(rule: str) -> int:

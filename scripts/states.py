@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
+from scripts.markdown import table
 from spark_groupsource.checkpoint.stop_requests import Answer
 from spark_groupsource.driver.draining import DrainState
 from spark_groupsource.membership.events import BatchCompleted, BatchDiscarded, BatchFixed, DrainOutcome
@@ -35,13 +36,6 @@ NEXT = """## Next
 [A rebalance meets a batch](explanation/rebalance.md), [when is a batch complete?](explanation/batch.md),
 [metrics and events](reference/metrics.md)
 """
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [list(head), *(list(row) for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def state_table(states: Iterable[Enum]) -> str:

@@ -43,11 +43,11 @@ def test_the_table_of_the_page_of_options_is_up_to_date() -> None:
 
 def test_a_row_of_the_table_shows_the_default() -> None:
     rows = {spec.name: option_table.row(spec) for spec in OPTIONS}
-    group = "| `kafka.group.id` | a group name without white space at its ends and without a zero byte | (required) |"
-    assert group in rows["kafka.group.id"]
-    assert "| `latest (batch: earliest)` |" in rows["startingOffsets"]
-    assert "| `true` |" in rows["failOnDataLoss"]
-    assert "| - |" in rows["minPartitions"]
+    allowed = "a group name without white space at its ends and without a zero byte"
+    assert rows["kafka.group.id"][:3] == ("`kafka.group.id`", allowed, "(required)")
+    assert rows["startingOffsets"][2] == "`latest (batch: earliest)`"
+    assert rows["failOnDataLoss"][2] == "`true`"
+    assert rows["minPartitions"][2] == "-"
 
 
 def test_an_option_without_a_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError, KafkaUnavailableError, OptionError
 from spark_groupsource.lag.model import LagInput, Retention
 from spark_groupsource.model.offsets import TopicPartition
-from spark_groupsource.prometheus.families import Family, Histogram, MetricKind, Sample
+from spark_groupsource.prometheus.families import Family, Histogram, Sample
 from spark_groupsource.prometheus.server import MetricsServer
 from spark_groupsource.redaction import MASK, remember
 from tests.unit.cli.fake_output import FakeOutput
@@ -385,9 +385,9 @@ def test_each_group_has_its_own_time() -> None:
 # --- the port
 
 
-GAUGE = Family("some_value", MetricKind.GAUGE, "A `value` of [some](../kind.md) kind.", ("name",))
-COUNTER = Family("some_total", MetricKind.COUNTER, "Things.")
-HISTOGRAM = Family("some_seconds", MetricKind.HISTOGRAM, "Durations.", ("name",))
+GAUGE = Family("some_value", "gauge", "A `value` of [some](../kind.md) kind.", ("name",))
+COUNTER = Family("some_total", "counter", "Things.")
+HISTOGRAM = Family("some_seconds", "histogram", "Durations.", ("name",))
 SAMPLES = [
     GAUGE.of(1.5, 'quote " and \\ and\nline'), COUNTER.of(3), GAUGE.of(0, "b"),
     HISTOGRAM.of(Histogram((0.5, 1.0), (1, 2, 3), 12.5), "a"),
