@@ -42,6 +42,7 @@ from scripts.demo.kafka import GroupView, create_topic, offset_table
 from scripts.demo.load_flights import load, read_flights
 from scripts.demo.processes import Child, ChildFailed, wait_until
 from spark_groupsource.cli.group.member_data import number_ranges
+from spark_groupsource.embedded import EmbeddedKafka
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ROOT / "conf" / "log4j2.properties"
@@ -52,7 +53,6 @@ BOTH_BATCHES = 3  # what the second completes before the first is stopped
 # With the rows per batch, the throttle: without it the first member is done before the second has started.
 TRIGGER = "2 seconds"
 REPORT_EVERY_S = 3.0
-BROKER_TIMEOUT_S = 30.0
 FIRST_BATCH_TIMEOUT_S = 120.0
 STALLED_TIMEOUT_S = 90.0
 
@@ -124,7 +124,7 @@ class Demo:
         unique = uuid.uuid4().hex[:8]
         self.topic = f"flights-{unique}" if self.bootstrap else "flights"
         self.group = f"flight-delays-{unique}" if self.bootstrap else "flight-delays"
-        self.broker: Child | None = None
+        self.broker: EmbeddedKafka | None = None
         self.members: list[Member] = []
         self.view: GroupView | None = None
         self.total = 0
@@ -145,19 +145,8 @@ class Demo:
             self.say(f"creating topic {self.topic} with {PARTITIONS} partitions on {self.bootstrap}")
             create_topic(self.client_settings(), self.topic, PARTITIONS)
             return
-        command = [sys.executable, "-m", "spark_groupsource.embedded", "--topic", f"{self.topic}:{PARTITIONS}"]
-        # It ends when its standard input does, so it cannot outlive this process.
-        broker = self.broker = Child("broker", command, self.output, os.environ, keep_stdin=True)
-        lines: list[str] = []
-
-        def announced() -> bool:
-            lines.extend(broker.new_lines())
-            if not broker.running:
-                raise ChildFailed(broker)
-            return any(line.startswith("bootstrap.servers=") for line in lines)
-
-        wait_until(announced, BROKER_TIMEOUT_S, "the embedded broker's address")
-        self.bootstrap = next(line for line in lines if line.startswith("bootstrap.servers=")).partition("=")[2]
+        self.broker = EmbeddedKafka(topics={self.topic: PARTITIONS})
+        self.bootstrap = self.broker.bootstrap_servers
         self.say(f"embedded broker on {self.bootstrap}, topic {self.topic} with {PARTITIONS} partitions")
 
     def load(self, flights: pa.Table) -> None:
@@ -310,8 +299,10 @@ class Demo:
             self.view.close()
         for member in self.members:
             member.child.ask_to_stop()  # all first, so that they stop side by side
-        for child in [member.child for member in self.members] + ([self.broker] if self.broker else []):
-            child.end()
+        for member in self.members:
+            member.child.end()
+        if self.broker is not None:
+            self.broker.close()
 
 
 def fresh_directory(given: Path | None) -> Path:
