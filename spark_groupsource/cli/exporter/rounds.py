@@ -84,19 +84,17 @@ class Exporter:
         self._output = output
         # The matching groups of the last list. A list that fails leaves them: one broker may be away.
         self._matching: tuple[str, ...] = ()
-        # None: the group could not be measured.
-        self._measured: dict[str, _Measured | None] = {}
+        # None: the group could not be measured. Replaced as a whole, because scrapes read it.
+        self._measured: Mapping[str, _Measured | None] = {}
         # The last error of what cannot be measured.
         self._trouble: dict[str, str] = {}
         # Whether the last error was that brokers did not answer.
         self._were_away = False
         self._round_s: float | None = None
-        # What scrapes get: replaced as a whole.
-        self._published: tuple[Mapping[str, _Measured | None], float | None] = {}, None
 
     def samples(self) -> tuple[Sample, ...]:
         """Return all metrics as of the last measurement of each group."""
-        measured, round_s = self._published
+        measured, round_s = self._measured, self._round_s
         known = [one for one in measured.values() if one is not None]
         found = list(status_samples(self._cluster, {name: one is not None for name, one in measured.items()}, round_s))
         for one in known:
@@ -115,23 +113,22 @@ class Exporter:
             if names is not None:
                 self._matching = tuple(sorted(filter(self._matches, names)))
         groups = dict.fromkeys((*self._named, *self._matching))
-        self._measured = {group: self._measured.get(group) for group in groups}
+        self._measured = {group: found for group, found in self._measured.items() if group in groups}
         asked = {_CLUSTER, _LIST, *map(_named, groups)}
         self._trouble = {what: kind for what, kind in self._trouble.items() if what in asked}
         for number, group in enumerate(groups, 1):
             if topics is None:
                 # The brokers are away. Each group would wait for them.
-                self._measured[group] = None
+                self._measured = {**self._measured, group: None}
                 continue
             step(f"first measurement: group {group}, {number:,} of {len(groups):,}")
-            self._measured[group] = self._attempt(_named(group), partial(self._measure, group, topics))
-            self._publish()
-            if self._measured[group] is None and self._were_away:
+            found = self._attempt(_named(group), partial(self._measure, group, topics))
+            self._measured = {**self._measured, group: found}
+            if found is None and self._were_away:
                 # Old lags of the other groups would hide an outage that began in this round.
                 topics = self._attempt(_CLUSTER, self._requests.topics)
         step("")
         self._round_s = self._clock.monotonic_s() - begun_s
-        self._publish()
 
     def _attempt(self, what: str, ask: Callable[[], T]) -> T | None:
         """Return the answer; None after an error. An error is logged once, until another one follows or it is over."""
@@ -176,9 +173,6 @@ class Exporter:
         ordered = tuple(sorted(found, key=lambda one: one.partition))
         reading = GroupReading(group, self._clock.epoch_s(), ordered, description, without_lag(asked, found))
         return _Measured(reading, tuple(group_samples(self._cluster, reading)))
-
-    def _publish(self) -> None:
-        self._published = dict(self._measured), self._round_s
 
 
 def _named(group: str) -> str:
