@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -24,7 +23,7 @@ from confluent_kafka import KafkaException, Producer
 from tests.realkafka.deliveries import Deliveries
 
 FLUSH_TIMEOUT_S = 60.0
-ROWS_PER_STEP = 20_000
+ROWS_PER_STEP = 20_000  # less than the queue of a producer takes
 
 
 class FlightRecord(NamedTuple):
@@ -86,28 +85,11 @@ def load(
     )
     for step, records in enumerate(records_of(flights), start=1):
         for record in records:
-            _produce(producer, topic, record)
+            producer.produce(topic, record.value, record.key, timestamp=record.timestamp_ms)
+        waiting = producer.flush(FLUSH_TIMEOUT_S)
         if delivered.errors:
             raise KafkaException(delivered.errors[0])
+        if waiting:
+            raise TimeoutError(f"waited {FLUSH_TIMEOUT_S:.0f} s for {bootstrap_servers} to take {waiting} records")
         progress(min(step * ROWS_PER_STEP, flights.num_rows), flights.num_rows)
-    waiting = producer.flush(FLUSH_TIMEOUT_S)
-    if delivered.errors:
-        raise KafkaException(delivered.errors[0])
-    if waiting:
-        raise TimeoutError(f"waited {FLUSH_TIMEOUT_S:.0f} s for {bootstrap_servers} to take {waiting} records")
     return delivered.acknowledged
-
-
-def _produce(producer: Producer, topic: str, record: FlightRecord) -> None:
-    deadline = time.monotonic() + FLUSH_TIMEOUT_S
-    while True:
-        try:
-            producer.produce(topic, record.value, record.key, timestamp=record.timestamp_ms)
-        except BufferError:
-            # The producer's queue is full: let it deliver.
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {FLUSH_TIMEOUT_S:.0f} s for the brokers to take records") from None
-            producer.poll(0.1)
-        else:
-            producer.poll(0)
-            return
