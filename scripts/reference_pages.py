@@ -49,7 +49,7 @@ rebalance. With option `metricsPath`, a file gets a JSON line per event.
 
 `tail -F metrics.json | jq -c '[.event, .state, .partitions, .metrics.rebalances]'` follows a member. A file beyond 32
 MB is renamed to `<name>.1`, over an older one, and a new file is begun. This needs a file system with `flock`: on one
-without, a file gets no lines beyond 32 MB, and while its disk is full, each line waits for 0.4 s.
+without, a file gets no lines beyond 32 MB.
 """
 QUERY_HEAD = """## Metrics of a query
 
