@@ -86,7 +86,7 @@ class GroupDescriber:
 def _described(admin: GroupAdmin, group: str) -> ConsumerGroupDescription | None:
     """Return the group as its coordinator describes it; None if it does not exist."""
     try:
-        answer = admin.described()
+        answer = admin.described(group)
     except AccessError as error:
         if error.condition is errors.GROUP_ACCESS_DENIED:
             raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=group) from None
@@ -95,25 +95,18 @@ def _described(admin: GroupAdmin, group: str) -> ConsumerGroupDescription | None
     return None if answer is None or (answer.state is ConsumerGroupState.DEAD and not answer.members) else answer
 
 
-class PlainGroups:
-    """Describes any groups of consumers on one client, without the data that members report to each other."""
+def without_data(admin: GroupAdmin, group: str) -> GroupDescription | None:
+    """Return any group of consumers without the data that members report to each other.
 
-    def __init__(self, admin: GroupAdmin) -> None:
-        self._admin = admin
-
-    def names(self) -> list[str]:
-        """Return all groups of consumers that the client may describe."""
-        return self._admin.group_names()
-
-    def describe(self, group: str) -> GroupDescription | None:
-        """Return the group; None if it does not exist, or the broker cannot describe groups (embedded)."""
-        try:
-            answer = _described(self._admin.of_group(group), group)
-        except CommandError as error:
-            if error.condition is errors.COMMAND_UNSUPPORTED:
-                return None
-            raise
-        return None if answer is None else description_of(answer)
+    None if it does not exist, or the broker cannot describe groups (embedded).
+    """
+    try:
+        answer = _described(admin, group)
+    except CommandError as error:
+        if error.condition is errors.COMMAND_UNSUPPORTED:
+            return None
+        raise
+    return None if answer is None else description_of(answer)
 
 
 def live_members(admin: GroupAdmin) -> tuple[DescribedMember, ...]:
