@@ -273,24 +273,16 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
     if not isinstance(names, tuple):
         return
     shown = ",".join(names)
-    if consumer:
-        raise conflict(
-            "assignors",
-            shown,
-            "kafka.group.protocol",
-            "consumer",
+    for other, value, reason in (
+        (
+            "kafka.group.protocol", "consumer" if consumer else None,
             "under KIP-848 the broker assigns partitions, set by kafka.group.remote.assignor.",
-        )
-    if values["assign"] is not None:
-        raise conflict("assignors", shown, "assign", str(values["assign"]), "a query with 'assign' joins no group.")
-    if strategy is not None:
-        raise conflict(
-            "assignors",
-            shown,
-            "kafka.partition.assignment.strategy",
-            strategy,
-            "both set the strategies that the member offers.",
-        )
+        ),
+        ("assign", values["assign"], "a query with 'assign' joins no group."),
+        ("kafka.partition.assignment.strategy", strategy, "both set the strategies that the member offers."),
+    ):  # fmt: skip
+        if value is not None:
+            raise conflict("assignors", shown, other, str(value), reason)
     try:
         common_protocol(find_all(names))
     except (AssignorNotFound, SameName, ProtocolConflict) as error:
