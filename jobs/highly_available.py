@@ -49,19 +49,29 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return given
 
 
-def main(given: argparse.Namespace) -> None:
-    """Wait for the lock, and run the query until SIGTERM or SIGINT arrives."""
-    # Before the wait: a takeover must not wait for Spark to start.
-    spark = SparkSession.builder.appName(given.group_id).config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    spark.streams.addListener(ProgressListener())
-    options = {
+def source_options(given: argparse.Namespace) -> dict[str, str]:
+    """Return the options of the source. Each --option wins over the job's own."""
+    return {
         "kafka.bootstrap.servers": given.bootstrap_servers,
         "kafka.group.id": given.group_id,
         "subscribe": given.topic,
+        # A new group counts what the topic has already; the source's own default is the latest offset.
+        "startingOffsets": "earliest",
         # A driver that wakes up after others took over ends its query instead of joining the group again.
         "onPartitionsLost": "fail",
         **given.option,
     }
+
+
+def main(given: argparse.Namespace) -> None:
+    """Wait for the lock, and run the query until SIGTERM or SIGINT arrives."""
+    # Before the wait: a takeover must not wait for Spark to start.
+    spark = SparkSession.builder.appName(given.group_id).config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    if spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
+        # Each of Spark's default of 200 has a store of state: on few cores the first batches take 30 to 50 s.
+        spark.conf.set("spark.sql.shuffle.partitions", "8")
+    spark.streams.addListener(ProgressListener())
+    options = source_options(given)
     checkpoint = {"checkpointLocation": given.checkpoint}
 
     def start() -> StreamingQuery:

@@ -1,4 +1,4 @@
-"""Write Grafana's dashboard, conf/monitoring/dashboard.json. `--check` only reports whether it is stale.
+"""Write Grafana's dashboard, conf/monitoring/dashboard.json.
 
 The panels are the table below. tests/kafka/test_monitoring.py runs each query against a Prometheus server.
 """
@@ -6,7 +6,6 @@ The panels are the table below. tests/kafka/test_monitoring.py runs each query a
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,29 +80,30 @@ GROUPS = (
         ),
     ),
 )  # fmt: skip
+
+
+def _each(metric: str, by: str = "group", calls: str = "rate", labels: str = _QUERY) -> str:
+    """Return the query of a counter's change by these labels: per second, or with `increase` in the interval."""
+    return f"sum by ({by}) ({calls}({metric}{{{labels}}}[$__rate_interval]))"
+
+
+def _distribution(metric: str, calls: str, interval: str) -> tuple[tuple[str, str], ...]:
+    """Return the queries of a histogram: what 95 % of its values are below, and their mean."""
+    bucket, total, count = (f"{calls}({metric}_{part}{{{_QUERY}}}[{interval}])" for part in ("bucket", "sum", "count"))
+    return (
+        (f"histogram_quantile(0.95, sum by (group, le) ({bucket}))", "{{group}} 95 %"),
+        (f"sum by (group) ({total}) / sum by (group) ({count})", "{{group}} mean"),
+    )
+
+
 QUERIES = (
     Panel(
         "Rebalances", "How members lost partitions. All but clean and stopped may repeat records.", "short",
-        (
-            (
-                f"sum by (group, outcome) (increase(groupkafka_rebalances_total{{{_QUERY}}}[$__rate_interval]))",
-                "{{group}} {{outcome}}",
-            ),
-        ),
+        ((_each("groupkafka_rebalances_total", "group, outcome", "increase"), "{{group}} {{outcome}}"),),
     ),
     Panel(
         "Handover", "How long a revoke waited for the batch in flight: 95 % of those in the time shown, and the mean.",
-        "s",
-        (
-            (
-                "histogram_quantile(0.95, sum by (group, le)"
-                f" (increase(groupkafka_drain_seconds_bucket{{{_QUERY}}}[$__range])))", "{{group}} 95 %",
-            ),
-            (
-                f"sum by (group) (increase(groupkafka_drain_seconds_sum{{{_QUERY}}}[$__range]))"
-                f" / sum by (group) (increase(groupkafka_drain_seconds_count{{{_QUERY}}}[$__range]))", "{{group}} mean",
-            ),
-        ),
+        "s", _distribution("groupkafka_drain_seconds", "increase", "$__range"),
     ),
     Panel(
         "Owned partitions", "Of each query, and those for which it stands by.", "short",
@@ -114,36 +114,15 @@ QUERIES = (
     ),
     Panel(
         "Batch duration", "From the plan to the completed batch: 95 % and mean.", "s",
-        (
-            (
-                "histogram_quantile(0.95, sum by (group, le)"
-                f" (rate(groupkafka_batch_seconds_bucket{{{_QUERY}}}[$__rate_interval])))", "{{group}} 95 %",
-            ),
-            (
-                f"sum by (group) (rate(groupkafka_batch_seconds_sum{{{_QUERY}}}[$__rate_interval]))"
-                f" / sum by (group) (rate(groupkafka_batch_seconds_count{{{_QUERY}}}[$__rate_interval]))",
-                "{{group}} mean",
-            ),
-        ),
+        _distribution("groupkafka_batch_seconds", "rate", "$__rate_interval"),
     ),
     Panel(
         "Records per second", "Offsets in completed batches.", "short",
-        (
-            (
-                f"sum by (group, instance) (rate(groupkafka_batch_records_sum{{{_QUERY}}}[$__rate_interval]))",
-                "{{group}} {{instance}}",
-            ),
-        ),
+        ((_each("groupkafka_batch_records_sum", "group, instance"), "{{group}} {{instance}}"),),
     ),
     Panel(
         "Batches by reader", "Completed batches per second that the driver has read itself, and those of executors.",
-        "short",
-        (
-            (
-                f"sum by (group, reader) (rate(groupkafka_batches_read_total{{{_QUERY}}}[$__rate_interval]))",
-                "{{group}} {{reader}}",
-            ),
-        ),
+        "short", ((_each("groupkafka_batches_read_total", "group, reader"), "{{group}} {{reader}}"),),
     ),
     Panel(
         "Since the last batch", "Seconds since a query completed its last batch.", "s",
@@ -157,10 +136,7 @@ QUERIES = (
     Panel(
         "Commits", "Per second, and whether batches continue without them.", "short",
         (
-            (
-                f"sum by (group, result) (rate(groupkafka_commits_total{{{_QUERY}}}[$__rate_interval]))",
-                "{{group}} {{result}}",
-            ),
+            (_each("groupkafka_commits_total", "group, result"), "{{group}} {{result}}"),
             (f"max by (group) (groupkafka_commits_behind{{{_QUERY}}})", "{{group}} behind"),
         ),
     ),
@@ -168,17 +144,13 @@ QUERIES = (
         "Repeated, lost, and other events", "Upper bounds of repeated and lost records, and events that need a look.",
         "short",
         (
+            (_each("groupkafka_records_repeated_total", calls="increase"), "{{group}} repeated"),
+            (_each("groupkafka_records_lost_total", calls="increase"), "{{group}} lost"),
             (
-                f"sum by (group) (increase(groupkafka_records_repeated_total{{{_QUERY}}}[$__rate_interval]))",
-                "{{group}} repeated",
-            ),
-            (
-                f"sum by (group) (increase(groupkafka_records_lost_total{{{_QUERY}}}[$__rate_interval]))",
-                "{{group}} lost",
-            ),
-            (
-                "sum by (group, event) (increase(groupkafka_events_total"
-                f'{{{_QUERY}, event=~"conflict|reset|doubted|gave-up|failed|unread"}}[$__rate_interval]))',
+                _each(
+                    "groupkafka_events_total", "group, event", "increase",
+                    f'{_QUERY}, event=~"conflict|reset|doubted|gave-up|failed|unread"',
+                ),
                 "{{group}} {{event}}",
             ),
         ),
@@ -235,17 +207,5 @@ def dashboard() -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
-def main() -> int:
-    """Write the dashboard, or check it."""
-    text = dashboard()
-    if "--check" in sys.argv[1:]:
-        stale = not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text
-        print(f"{TARGET.name}: {'stale, run python -m scripts.dashboard' if stale else 'up to date'}")
-        return 1 if stale else 0
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    TARGET.write_text(dashboard(), encoding="utf-8")

@@ -1,11 +1,12 @@
-"""Write the tables of docs/reference/options.md, between its two markers. `--check` only reports if they are stale."""
+"""Write the tables of docs/reference/options.md, between its two markers."""
 
 from __future__ import annotations
 
-import sys
+from enum import Enum
 from pathlib import Path
 
-from spark_groupsource.options.table import OPTIONS, option_reference
+from scripts.markdown import table
+from spark_groupsource.options.table import OPTIONS, OptionSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference" / "options.md"
@@ -36,45 +37,45 @@ GROUPS = {
 }  # fmt: skip
 
 
-class MarkersMissing(Exception):
-    """The text has not exactly one pair of markers, in order."""
+HEAD = ("option", "allowed", "default", "meaning")
 
 
 def grouped_reference() -> str:
     """Return a table of options for each group, in Markdown. Raises ValueError if an option has not exactly one."""
-    head, rule, *rows = option_reference().splitlines()
-    row_of = dict(zip((spec.name for spec in OPTIONS), rows, strict=True))
+    row_of = {spec.name: row(spec) for spec in OPTIONS}
     grouped = [name for names in GROUPS.values() for name in names]
     if sorted(grouped) != sorted(row_of):
         wrong = sorted(name for name in {*grouped, *row_of} if grouped.count(name) != 1 or name not in row_of)
         raise ValueError(f"each option belongs to one of GROUPS in scripts/option_table.py: {', '.join(wrong)}")
-    tables = ("\n".join([f"### {group}\n", head, rule, *(row_of[n] for n in names)]) for group, names in GROUPS.items())
-    return "\n\n".join(tables)
+    tables = (f"### {group}\n\n{table(HEAD, (row_of[name] for name in names))}" for group, names in GROUPS.items())
+    return "\n".join(tables)
+
+
+def row(spec: OptionSpec) -> tuple[str, ...]:
+    """Return the cells of an option."""
+    return f"`{spec.name}`", spec.allowed, _shown_default(spec), spec.doc
+
+
+def _shown_default(spec: OptionSpec) -> str:
+    default = spec.default if spec.shown_default is None else spec.shown_default
+    if default is None:
+        return "-"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    shown = str(default.value if isinstance(default, Enum) else default)
+    return shown if shown.startswith("(") else f"`{shown}`"
 
 
 def with_table(text: str, reference: str) -> str:
-    """Return `text` with `reference` between the markers. Raises `MarkersMissing`."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in head + tail:
-        raise MarkersMissing(f"expected one line '{BEGIN}' and after it one line '{END}'")
-    return f"{head}{BEGIN}\n{reference}\n{END}{tail}"
+    """Return `text` with `reference` between the markers."""
+    head, _, rest = text.partition(BEGIN)
+    return f"{head}{BEGIN}\n{reference}\n{END}{rest.partition(END)[2]}"
 
 
-def main() -> int:
-    """Write the tables, or check them."""
-    text = TARGET.read_text(encoding="utf-8")
-    try:
-        written = with_table(text, f"\n{grouped_reference()}\n")
-    except MarkersMissing as error:
-        print(f"{TARGET.name}: {error}", file=sys.stderr)
-        return 1
-    if "--check" in sys.argv[1:]:
-        print(f"{TARGET.name}: {'up to date' if text == written else 'stale, run python -m scripts.option_table'}")
-        return 0 if text == written else 1
-    TARGET.write_text(written, encoding="utf-8")
-    return 0
+def page() -> str:
+    """Return the page with its tables."""
+    return with_table(TARGET.read_text(encoding="utf-8"), f"\n{grouped_reference()}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    TARGET.write_text(page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Write the reference pages of the command line, the metrics and the errors. `--check` only reports stale ones.
+"""Write the reference pages of the command line, the metrics and the errors.
 
 The texts come from `cli/arguments.py`, `metrics.py`, `sidecars/metrics_port.py`, `cli/exporter/samples.py` and
 `errors.py` of the package.
@@ -9,16 +9,16 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from scripts.markdown import table
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import command_parsers
 from spark_groupsource.cli.exporter.samples import GROUP_METRICS
 from spark_groupsource.errors import Condition
 from spark_groupsource.metrics import COUNTERS, EVENTS
-from spark_groupsource.prometheus.families import family_table
+from spark_groupsource.prometheus.families import Family
 from spark_groupsource.sidecars.metrics_port import QUERY_METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +49,7 @@ rebalance. With option `metricsPath`, a file gets a JSON line per event.
 
 `tail -F metrics.json | jq -c '[.event, .state, .partitions, .metrics.rebalances]'` follows a member. A file beyond 32
 MB is renamed to `<name>.1`, over an older one, and a new file is begun. This needs a file system with `flock`: on one
-without, a file gets no lines beyond 32 MB, and while its disk is full, each line waits for 0.4 s.
+without, a file gets no lines beyond 32 MB.
 """
 QUERY_HEAD = """## Metrics of a query
 
@@ -105,9 +105,9 @@ def command_line() -> str:
     """Return the page of all commands."""
     parts = [COMMANDS_HEAD, BY.format(source="spark_groupsource/cli/arguments.py")]
     for name, parser in command_parsers()[1].items():
-        parts += [f"## {name}\n", _fenced(parser.description), "| argument | meaning |\n|---|---|"]
-        parts += [_argument(action) for action in parser._actions if not isinstance(action, argparse._HelpAction)]
-        parts += ["", _fenced(parser.epilog)]
+        arguments = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+        parts += [f"## {name}\n", _fenced(parser.description)]
+        parts += [table(("argument", "meaning"), map(_argument, arguments)), _fenced(parser.epilog)]
     parts += [
         "## Next\n\n[Reset and savepoints](../how-to/reset.md), [watch lag](../how-to/lag.md),"
         " [check a setup](../how-to/check-a-setup.md), [move a query over](../from-spark-kafka.md),"
@@ -120,7 +120,7 @@ def _fenced(text: str | None) -> str:
     return f"```text\n{(text or '').strip()}\n```\n"
 
 
-def _argument(action: argparse.Action) -> str:
+def _argument(action: argparse.Action) -> tuple[str, str]:
     metavar = action.metavar if isinstance(action.metavar, tuple) else (action.metavar,)
     value = " ".join(word for word in metavar if word)
     if action.nargs == "?":
@@ -131,7 +131,7 @@ def _argument(action: argparse.Action) -> str:
         value = f"{value} ..."
     name = " ".join(filter(None, (", ".join(action.option_strings), value)))
     needed = "Required. " if action.required else ""
-    return f"| `{name}` | {needed}{_cell(str(action.help))} |"
+    return f"`{name}`", needed + _cell(str(action.help))
 
 
 def metrics() -> str:
@@ -141,11 +141,19 @@ def metrics() -> str:
         BY.format(source="spark_groupsource/metrics.py`, `sidecars/metrics_port.py` and `cli/exporter/samples.py"),
     ]
     for title, kind, rows in (("Events", "event", EVENTS), ("Counters", "counter", COUNTERS)):
-        parts += [f"## {title}\n", f"| {kind} | meaning |\n|---|---|"]
-        parts += [*(f"| `{name}` | {_cell(meaning)} |" for name, meaning in rows.items()), ""]
-    parts += [METRICS_TAIL, QUERY_HEAD, family_table(QUERY_METRICS), ""]
-    parts += [GROUPS_HEAD, family_table(GROUP_METRICS), "", METRICS_NEXT]
+        cells = ((f"`{name}`", _cell(meaning)) for name, meaning in rows.items())
+        parts += [f"## {title}\n", table((kind, "meaning"), cells)]
+    parts += [METRICS_TAIL, QUERY_HEAD, _families(QUERY_METRICS)]
+    parts += [GROUPS_HEAD, _families(GROUP_METRICS), METRICS_NEXT]
     return "\n".join(parts)
+
+
+def _families(families: Iterable[Family]) -> str:
+    """Return the metrics for a Prometheus server as a table."""
+    return table(
+        ("metric", "type", "labels", "meaning"),
+        ((f"`{f.name}`", f.kind, ", ".join(f"`{label}`" for label in f.labels), f.meaning) for f in families),
+    )
 
 
 def error_page() -> str:
@@ -201,18 +209,6 @@ PAGES: dict[Path, Callable[[], str]] = {
 }
 
 
-def main() -> int:
-    """Write the pages, or check them."""
-    stale = [path for path, render in PAGES.items() if not path.exists() or path.read_text("utf-8") != render()]
-    if "--check" in sys.argv[1:]:
-        for path in stale:
-            print(f"{path.relative_to(ROOT)}: stale, run python -m scripts.reference_pages")
-        return 1 if stale else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path in stale:
-        path.write_text(PAGES[path](), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    for page, render in PAGES.items():
+        page.write_text(render(), encoding="utf-8")

@@ -6,8 +6,6 @@ The title and the sentence of each rule are written by hand, on the page. All el
   `Guards against (rule R7, in some case):`, and numbered steps. A rule may have several.
 - A guard is a comment that begins with the rule's id: `# R7: ...` or `# R7, R9: ...`.
 - A test has the marker `@pytest.mark.rule("R7")`.
-
-`--check` only reports what does not agree.
 """
 
 from __future__ import annotations
@@ -32,14 +30,6 @@ WIDTH = 120
 _ENTRY = re.compile(r'^<a id="(r\d+)"></a>\*\*(R\d+): (.+?)\.\*\*\s', re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"# (R\d+(?:, R\d+)*): ")
 _SEQUENCE = re.compile(r"( *(?:# )?)Guards against \(rule (R\d+)(?:, ([^)]+))?\):$")
-# Ids that may be missing: those that have become a part of another rule; those that were never used, because work that
-# went on at the same time took its ids from different tens; and 51 to 55, of conflicts that a checkpoint could win.
-_MERGED = (
-    5, 8, 10, 15, 16, 20, 23, 37, 38, 39, 43, 48, 49, 61, 62, 68, 69, 70, 80, 90, 93, 101, 102, 106, 107, 108, 112, 113,
-    114,
-)  # fmt: skip
-_NEVER_USED = (*range(94, 101), 109, 110)
-_MAY_BE_MISSING = (*_MERGED, *_NEVER_USED, *range(51, 56))
 # Ends what is written by hand in a rule's paragraph.
 _BREAK = "<br>"
 _INDEX_TOP = f"""# Where each rule is decided
@@ -220,7 +210,7 @@ def _listed(places: list[Place]) -> str:
 def disagreements(text: str, against: Sequences, guarded: Places, shown: Places) -> list[str]:
     """Return what page, code and tests do not agree about, a sentence each."""
     ids = page_ids(text)
-    found = _misnumbered(ids)
+    found = [f"the page has rule {rule} {times} times" for rule, times in Counter(ids).items() if times > 1]
     found += [
         f"{entry[2]} has the anchor {entry[1]}" for entry in _ENTRY.finditer(text) if entry[1] != entry[2].lower()
     ]
@@ -243,26 +233,16 @@ def disagreements(text: str, against: Sequences, guarded: Places, shown: Places)
     return found
 
 
-def _misnumbered(ids: list[str]) -> list[str]:
-    """Return what is wrong with the ids: each number up to the largest is in use once, in any section."""
-    numbers = Counter(map(_number, ids))
-    wanted = [n for n in range(1, max(numbers, default=0) + 1) if numbers[n] or n not in _MAY_BE_MISSING]
-    return [f"the page has rule R{number} {numbers[number]} times" for number in wanted if numbers[number] != 1]
-
-
 def _number(rule: str) -> int:
     return int(rule[1:])
 
 
 def main() -> int:
-    """Write the pages, or check them."""
+    """Write the pages, and print what does not agree."""
     text, against, guarded, shown = PAGE.read_text(encoding="utf-8"), sequences(), guards(), marked_tests()
+    PAGE.write_text(render(text, against), encoding="utf-8")
+    INDEX.write_text(index(text, guarded, shown), encoding="utf-8")
     found = disagreements(text, against, guarded, shown)
-    for path, written in ((PAGE, render(text, against)), (INDEX, index(text, guarded, shown))):
-        if "--check" not in sys.argv[1:]:
-            path.write_text(written, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != written:
-            found.append(f"{path.name} is stale: run {COMMAND}")
     print("\n".join(found) or f"{PAGE.name}: {len(page_ids(text))} rules, and page, code and tests agree")
     return 1 if found else 0
 

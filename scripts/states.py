@@ -1,12 +1,12 @@
-"""Writes docs/states.md from the table of the member's state machine. `--check` only tells whether it is stale."""
+"""Write docs/states.md from the table of the member's state machine."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
+from scripts.markdown import table
 from spark_groupsource.checkpoint.stop_requests import Answer
 from spark_groupsource.driver.draining import DrainState
 from spark_groupsource.membership.events import BatchCompleted, BatchDiscarded, BatchFixed, DrainOutcome
@@ -36,13 +36,6 @@ NEXT = """## Next
 [A rebalance meets a batch](explanation/rebalance.md), [when is a batch complete?](explanation/batch.md),
 [metrics and events](reference/metrics.md)
 """
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [list(head), *(list(row) for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def state_table(states: Iterable[Enum]) -> str:
@@ -87,15 +80,5 @@ def render() -> str:
     return "\n".join([*parts, NEXT])
 
 
-def main() -> int:
-    """Write the page, or check it."""
-    if "--check" in sys.argv[1:]:
-        fresh = TARGET.exists() and TARGET.read_text(encoding="ascii") == render()
-        print(f"{TARGET.relative_to(ROOT)}: {'up to date' if fresh else 'stale, run python -m scripts.states'}")
-        return 0 if fresh else 1
-    TARGET.write_text(render(), encoding="ascii")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    TARGET.write_text(render(), encoding="ascii")

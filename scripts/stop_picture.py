@@ -5,7 +5,6 @@ python -m scripts.stop_picture
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,11 +89,5 @@ def _x(seconds: float) -> str:
     return f"{_LEFT + seconds * _PER_S:.1f}"
 
 
-def main() -> int:
-    """Write the picture."""
-    TARGET.write_text(render(), encoding="ascii")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    TARGET.write_text(render(), encoding="ascii")

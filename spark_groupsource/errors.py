@@ -150,7 +150,7 @@ LISTENING_FAILED = Condition(
 METRICS_NOT_INSTALLED = Condition(
     "GROUPKAFKA.METRICS_NOT_INSTALLED",
     "Option '{option}' needs the package prometheus_client: {reason}",
-    "install it where the driver or the command runs (in groupkafka's checkout: pip install '.[metrics]').",
+    "install it where the driver runs (in groupkafka's checkout: pip install '.[metrics]').",
 )
 SCHEMA_FIXED = Condition(
     "GROUPKAFKA.SCHEMA_FIXED",

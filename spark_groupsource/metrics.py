@@ -98,6 +98,10 @@ COUNTERS: dict[str, str] = {
 }
 
 
+# (device, inode) of the files that a query has written to, and whether the last line is cut off: the disk was full.
+# They stay accepted when logrotate's copytruncate empties them.
+KnownFiles = dict[tuple[int, int], bool]
+
 # How a member can lose partitions: the keys of counter `rebalances`.
 REBALANCE_OUTCOMES = ("clean", "deadline", "stopped", "uncommitted", "lost")
 
@@ -188,9 +192,7 @@ class MetricsLog:
         self._group = group
         self._clock = clock
         self._trouble = False
-        # (device, inode) of files that this query has written to. They stay accepted when logrotate's copytruncate
-        # empties them.
-        self._known: set[tuple[int, int]] = set()
+        self._known = KnownFiles()
         self.lineage = ""
         self.state = "DOWN"
         self.counters: dict[str, Any] = asdict(MemberMetrics())
@@ -257,14 +259,14 @@ class NotOursError(OSError):
     """The file exists and does not begin with a metrics line, so it belongs to another program."""
 
 
-def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
+def _append_line(path: str, line: bytes, known: KnownFiles) -> bool:
     """Append a line to a metrics file, and create the file if it is missing.
 
     Return False, and write nothing, if the file was full: it is then `<name>.1`.
 
-    `known` has (device, inode) of files that are accepted without a check; the file is added. Raises `NotOursError` for
-    a file that does not begin with a metrics line. This protects other files: an option names the path, and the person
-    who sets options may have fewer rights than the driver.
+    A file in `known` is accepted without a check; the file is added. Raises `NotOursError` for a file that does not
+    begin with a metrics line. This protects other files: an option names the path, and the person who sets options may
+    have fewer rights than the driver.
     """
     with _appending(path, known) as descriptor:
         status = os.fstat(descriptor)
@@ -272,7 +274,11 @@ def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
         if size and size + len(line) > MAX_FILE_BYTES:
             _rename_full(path, descriptor)
             return False
-        if _ends_within_line(descriptor):
+        file = (status.st_dev, status.st_ino)
+        if size and file not in known:
+            # Another thread or query may be writing its line: a file system may let the file grow page by page (ext4).
+            known[file] = not _soon(lambda: _ends_with_line(descriptor))
+        if size and known.get(file):
             # Readers leave the incomplete line out; this one shall not be left out with it.
             line = b"\n" + line
         written = 0
@@ -283,43 +289,22 @@ def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
             if written < len(line) and size == 0:
                 # An incomplete first line would make the file look like one of another program.
                 os.unlink(path)
-    known.add((status.st_dev, status.st_ino))
+    known[file] = not line[:written].endswith(b"\n")
     return True
 
 
-def _ends_within_line(descriptor: int) -> bool:
-    """Return whether the disk was full in the middle of the file's last line. Lock the file until it is closed.
-
-    A line that another writer is writing ends within itself too, for a moment: a file system may let the file grow page
-    by page (ext4 does). The lock tells them apart: writers share it while they write, so a writer that has it alone
-    knows that nobody is writing. A write to a full disk fails at once; nobody waits for the disk.
-
-    On a file system without `flock` a half line counts as cut off if it is not whole after `_READ_ATTEMPTS` pauses.
-    """
-
-    def is_whole() -> bool:
-        size = os.fstat(descriptor).st_size
-        return not size or os.pread(descriptor, 1, size - 1) == b"\n"
-
-    try:
-        for _ in range(_READ_ATTEMPTS):
-            if _lock(descriptor, fcntl.LOCK_SH) and is_whole():
-                return False
-            if _lock(descriptor, fcntl.LOCK_EX):
-                return not is_whole()
-            time.sleep(_READ_PAUSE_S)
-    except OSError:
-        return not _soon(is_whole)
-    return not is_whole()
+def _ends_with_line(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return not size or os.pread(descriptor, 1, size - 1) == b"\n"
 
 
-def _lock(descriptor: int, kind: int) -> bool:
-    """Return whether the file is locked now; False if another writer's lock excludes this one.
+def _lock(descriptor: int) -> bool:
+    """Return whether the file is locked now, until it is closed; False if another writer has it locked.
 
     Raises `OSError` on a file system without `flock`.
     """
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -342,7 +327,7 @@ def _rename_full(path: str, descriptor: int) -> None:
     2. The first one renames it, and writes its line into a new file.
     3. The second one renames the new file, and the older half of the history is gone.
     """
-    if not _soon(lambda: _lock(descriptor, fcntl.LOCK_EX)):
+    if not _soon(lambda: _lock(descriptor)):
         raise OSError(errno.EBUSY, "the file is full, and another process has locked it", path)
     try:
         current = os.stat(path, follow_symlinks=False)
@@ -354,7 +339,7 @@ def _rename_full(path: str, descriptor: int) -> None:
 
 
 @contextmanager
-def _appending(path: str, known: set[tuple[int, int]]) -> Iterator[int]:
+def _appending(path: str, known: KnownFiles) -> Iterator[int]:
     """Open a file and close its descriptor once: a second close could hit another thread's new descriptor."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:

@@ -41,6 +41,8 @@ from scripts.demo.flight_results import (
 from scripts.demo.kafka import GroupView, create_topic, offset_table
 from scripts.demo.load_flights import load, read_flights
 from scripts.demo.processes import Child, ChildFailed, wait_until
+from spark_groupsource.cli.group.member_data import number_ranges
+from spark_groupsource.embedded import EmbeddedKafka
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ROOT / "conf" / "log4j2.properties"
@@ -51,7 +53,6 @@ BOTH_BATCHES = 3  # what the second completes before the first is stopped
 # With the rows per batch, the throttle: without it the first member is done before the second has started.
 TRIGGER = "2 seconds"
 REPORT_EVERY_S = 3.0
-BROKER_TIMEOUT_S = 30.0
 FIRST_BATCH_TIMEOUT_S = 120.0
 STALLED_TIMEOUT_S = 90.0
 
@@ -62,17 +63,6 @@ def owned_partitions(line: str) -> frozenset[int] | None:
     if found is None:
         return None
     return frozenset(int(number) for number in (found.group(1) or "").split(",") if number)
-
-
-def short_ranges(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 5] as '0-2,5'; nothing as 'none'."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges) or "none"
 
 
 @dataclass
@@ -105,7 +95,11 @@ class Member:
     def shown(self) -> str:
         if not self.child.running:
             return f"{self.name} has left"
-        return f"{self.name} owns {short_ranges(sorted(self.owned))}" if self.batches else f"{self.name} is starting"
+        return (
+            f"{self.name} owns {number_ranges(sorted(self.owned)) or 'none'}"
+            if self.batches
+            else f"{self.name} is starting"
+        )
 
 
 def embedded_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -130,7 +124,7 @@ class Demo:
         unique = uuid.uuid4().hex[:8]
         self.topic = f"flights-{unique}" if self.bootstrap else "flights"
         self.group = f"flight-delays-{unique}" if self.bootstrap else "flight-delays"
-        self.broker: Child | None = None
+        self.broker: EmbeddedKafka | None = None
         self.members: list[Member] = []
         self.view: GroupView | None = None
         self.total = 0
@@ -151,19 +145,8 @@ class Demo:
             self.say(f"creating topic {self.topic} with {PARTITIONS} partitions on {self.bootstrap}")
             create_topic(self.client_settings(), self.topic, PARTITIONS)
             return
-        command = [sys.executable, "-m", "spark_groupsource.embedded", "--topic", f"{self.topic}:{PARTITIONS}"]
-        # It ends when its standard input does, so it cannot outlive this process.
-        broker = self.broker = Child("broker", command, self.output, os.environ, keep_stdin=True)
-        lines: list[str] = []
-
-        def announced() -> bool:
-            lines.extend(broker.new_lines())
-            if not broker.running:
-                raise ChildFailed(broker)
-            return any(line.startswith("bootstrap.servers=") for line in lines)
-
-        wait_until(announced, BROKER_TIMEOUT_S, "the embedded broker's address")
-        self.bootstrap = next(line for line in lines if line.startswith("bootstrap.servers=")).partition("=")[2]
+        self.broker = EmbeddedKafka(topics={self.topic: PARTITIONS})
+        self.bootstrap = self.broker.bootstrap_servers
         self.say(f"embedded broker on {self.bootstrap}, topic {self.topic} with {PARTITIONS} partitions")
 
     def load(self, flights: pa.Table) -> None:
@@ -316,8 +299,10 @@ class Demo:
             self.view.close()
         for member in self.members:
             member.child.ask_to_stop()  # all first, so that they stop side by side
-        for child in [member.child for member in self.members] + ([self.broker] if self.broker else []):
-            child.end()
+        for member in self.members:
+            member.child.end()
+        if self.broker is not None:
+            self.broker.close()
 
 
 def fresh_directory(given: Path | None) -> Path:

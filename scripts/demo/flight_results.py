@@ -9,14 +9,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-DELAYED_FROM_MINUTES = 15
+from jobs.flight_delays import DELAYED_FROM_MINUTES
+
+Key = TypeVar("Key")
 
 
 class GroupKey(NamedTuple):
@@ -81,19 +83,15 @@ class Check:
     detail: str
 
 
-def merge_all(partials: Iterable[tuple[GroupKey, Delays]]) -> dict[GroupKey, Delays]:
-    merged: dict[GroupKey, Delays] = {}
+def merge_all(partials: Iterable[tuple[Key, Delays]]) -> dict[Key, Delays]:
+    merged: dict[Key, Delays] = {}
     for key, delays in partials:
         merged[key] = merged[key].merge(delays) if key in merged else delays
     return merged
 
 
 def by_route(merged: Mapping[GroupKey, Delays]) -> dict[Route, Delays]:
-    routes: dict[Route, Delays] = {}
-    for key, delays in merged.items():
-        route = Route(key.carrier, key.origin)
-        routes[route] = routes[route].merge(delays) if route in routes else delays
-    return routes
+    return merge_all((Route(key.carrier, key.origin), delays) for key, delays in merged.items())
 
 
 def aggregate_rows(flights: pa.Table, edges: Sequence[int]) -> dict[GroupKey, Delays]:

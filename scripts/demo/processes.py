@@ -26,7 +26,6 @@ class Child:
         command: Sequence[str],
         directory: Path,
         environment: Mapping[str, str],
-        keep_stdin: bool = False,
     ) -> None:
         self.name = name
         self.out = directory / f"{name.replace(' ', '-')}.out"
@@ -35,7 +34,7 @@ class Child:
         with self.out.open("wb") as out, self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE if keep_stdin else subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
                 cwd=directory,
@@ -64,10 +63,6 @@ class Child:
         if self.running:
             self._process.send_signal(signal.SIGTERM)
 
-    def close_stdin(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
     def wait(self, timeout_s: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
@@ -75,8 +70,6 @@ class Child:
 
     def end(self) -> None:
         """SIGTERM, and after a while SIGKILL to what is left of the session. Safe to call again."""
-        with contextlib.suppress(BrokenPipeError):
-            self.close_stdin()
         self.ask_to_stop()
         if not self.wait(TERMINATE_TIMEOUT_S):
             print(f"{self.name} (pid {self.pid}) did not end within {TERMINATE_TIMEOUT_S:.0f} s: killing it")

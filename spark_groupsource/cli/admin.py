@@ -5,7 +5,6 @@ Every request has a time limit. Errors are those of the catalogue.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -55,12 +54,6 @@ class GroupAdmin:
         self._patience = Patience(options, clock, self._transport)
         self._client: AdminClient = admin_client(options, self._transport)
 
-    def of_group(self, group: str) -> GroupAdmin:
-        """Return an admin of another group on the same client, for the same thread."""
-        other = copy.copy(self)
-        other._group = group
-        return other
-
     def group_names(self) -> list[str]:
         """Return all groups of consumers that the client may describe, also those without members.
 
@@ -87,30 +80,34 @@ class GroupAdmin:
         # For a group that does not exist, older brokers report the state "dead" without a kind of members.
         return group is not None and group.is_simple_consumer_group and group.state is not ConsumerGroupState.DEAD
 
-    def described(self) -> ConsumerGroupDescription | None:
-        """Return the group as its coordinator describes it; None if it does not exist.
+    def described(self, group: str | None = None) -> ConsumerGroupDescription | None:
+        """Return the group, or another one, as its coordinator describes it; None if it does not exist.
 
         Raises `CommandError` for a group of another kind, such as that of Kafka Connect's workers.
         """
         try:
-            return self.ask_description()
+            return self.ask_description(group)
         except KafkaException as error:
             if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
             if _code(error) == KafkaError._INVALID_ARG:
                 reason = kafka_error(error).str()
-                raise CommandError(errors.GROUP_NOT_OF_CONSUMERS, group=self._group, reason=reason) from None
+                name = group or self._group
+                raise CommandError(errors.GROUP_NOT_OF_CONSUMERS, group=name, reason=reason) from None
             raise self._mapped(error, "DescribeGroups") from None
 
-    def ask_description(self, *, with_rights: bool = False) -> ConsumerGroupDescription:
-        """Return the group as its coordinator describes it, on request with the operations that the caller may do.
+    def ask_description(self, group: str | None = None, *, with_rights: bool = False) -> ConsumerGroupDescription:
+        """Return the group, or another one, as its coordinator describes it.
+
+        `with_rights` adds the operations that the caller may do.
 
         Raises KafkaException unmapped, for callers that handle it themselves.
         """
+        name = group or self._group
         found: ConsumerGroupDescription = self._ask(
             lambda timeout: self._client.describe_consumer_groups(
-                [self._group], include_authorized_operations=with_rights, request_timeout=timeout
-            )[self._group],
+                [name], include_authorized_operations=with_rights, request_timeout=timeout
+            )[name],
         )
         return found
 

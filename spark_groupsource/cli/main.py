@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, checkpoint_origin, group_origin
@@ -35,9 +36,9 @@ from spark_groupsource.cli.doctor.command import Doctor, report_doctor
 from spark_groupsource.cli.doctor.machine_facts import facts_here
 from spark_groupsource.cli.doctor.startup import archives, fix_startup, undo_startup
 from spark_groupsource.cli.exporter.command import serve_metrics
-from spark_groupsource.cli.exporter.rounds import Exporter, TimeLimit
+from spark_groupsource.cli.exporter.rounds import Exporter
 from spark_groupsource.cli.group.command import report_group
-from spark_groupsource.cli.group.describe import GroupDescriber, PlainGroups, RawGroups, live_members
+from spark_groupsource.cli.group.describe import GroupDescriber, RawGroups, live_members, without_data
 from spark_groupsource.cli.group.view import DescribedMember
 from spark_groupsource.cli.lag_command import report_lag
 from spark_groupsource.cli.offset_commands import OffsetCommands
@@ -169,12 +170,11 @@ def _exporter(command: ExporterCommand, options: SourceOptions, output: Output) 
     # A supervisor's SIGTERM ends it like an interrupt. Without a handler, the first process of a container ignores it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     clock = SystemClock()
-    limit = TimeLimit(clock)
-    requests = LagRequests(options, clock, time.sleep, abandoned=limit.expired)
-    groups = PlainGroups(GroupAdmin(options, clock, time.sleep))
+    admin = GroupAdmin(options, clock, time.sleep)
+    requests = LagRequests(options, clock, time.sleep, abandoned=lambda: exporter.is_late)
     exporter = Exporter(
         command.cluster_name, command.groups, command.pattern,
-        requests=requests, groups=groups, clock=clock, limit=limit, output=output,
+        requests=requests, names=admin.group_names, describe=partial(without_data, admin), clock=clock, output=output,
     )  # fmt: skip
     try:
         serve_metrics(command, exporter, output, time.sleep)

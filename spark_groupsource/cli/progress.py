@@ -19,7 +19,7 @@ FIRST_S, EVERY_S = 3.0, 5.0
 
 
 class Progress:
-    """Writes lines to stderr from a thread of its own, which the first step starts. A context manager."""
+    """Writes lines to stderr from the thread of a timer, which the first step starts. A context manager."""
 
     def __init__(
         self,
@@ -35,11 +35,10 @@ class Progress:
         self._is_terminal = here if is_terminal is None else is_terminal
         self._first_s = first_s
         self._every_s = every_s
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._text = ""
-        self._began_s = self._due_s = 0.0
-        self._closed = False
-        self._thread: threading.Thread | None = None
+        self._began_s = 0.0
+        self._timer = threading.Timer(0, self._show)
 
     def __enter__(self) -> Progress:
         return self
@@ -47,33 +46,31 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        with self._lock:
+            self._text = ""
+            self._timer.cancel()
+        if self._timer.ident is not None:
+            self._timer.join()
 
     def step(self, text: str) -> None:
         """Note what the command does from now on. After an empty text, time counts from the next step."""
-        with self._changed:
-            if text and not self._text:
+        with self._lock:
+            before, self._text = self._text, text
+            if text and not before:
                 self._began_s = time.monotonic()
-                self._due_s = self._began_s + self._first_s
-            self._text = text
-            if text and self._thread is None and self._is_terminal:
-                self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+                self._wait(self._first_s)
+            elif not text:
+                self._timer.cancel()
 
-    def _run(self) -> None:
-        with self._changed:
-            while not self._closed:
-                left_s = self._due_s - time.monotonic()
-                if not self._text:
-                    self._changed.wait()
-                elif left_s > 0:
-                    self._changed.wait(left_s)
-                else:
-                    now_s = time.monotonic()
-                    self._write(f"[{now_s - self._began_s:.0f} s] {self._text}")
-                    self._due_s = now_s + self._every_s
+    def _wait(self, seconds: float) -> None:
+        if self._is_terminal:
+            self._timer = threading.Timer(seconds, self._show)
+            self._timer.name, self._timer.daemon = "progress", True
+            self._timer.start()
+
+    def _show(self) -> None:
+        with self._lock:
+            # Else the step of this timer is over.
+            if self._text and self._timer is threading.current_thread():
+                self._write(f"[{time.monotonic() - self._began_s:.0f} s] {self._text}")
+                self._wait(self._every_s)

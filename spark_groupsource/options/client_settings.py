@@ -16,7 +16,14 @@ from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.options.librdkafka_names import is_known, similar
 from spark_groupsource.options.permissions import NotPermitted, Permissions
-from spark_groupsource.options.secrets import CLIENT_FILES, check_references, not_permitted, reference, setting_of
+from spark_groupsource.options.secrets import (
+    CLIENT_FILES,
+    check_references,
+    conflict,
+    not_permitted,
+    reference,
+    setting_of,
+)
 from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TOKEN_PROVIDER
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.redaction import MASK
@@ -320,12 +327,9 @@ def _as_librdkafka_has_it(given: Mapping[str, str], prefix: str) -> dict[str, st
         if name in given:
             value = str(max(0, _integer(name, given[name], low, high, prefix)))
             if found.setdefault(own_name, value) != value:
-                raise OptionError(
-                    errors.OPTION_CONFLICT,
-                    options=f"'{prefix}{name}' (value '{given[name]}') and '{prefix}{own_name}'"
-                    f" (value '{shown_unknown(own_name, given[own_name])}')",
-                    reason="both are names of the same setting.",
-                )
+                shown = shown_unknown(own_name, given[own_name])
+                reason = "both are names of the same setting."
+                raise conflict(prefix + name, given[name], prefix + own_name, shown, reason)
     if _AGE in given and _REFRESH not in given:
         refresh_ms = min(max(_integer(_AGE, given[_AGE], 0, 2**63 - 1, prefix), _MIN_REFRESH_MS), _MAX_REFRESH_MS)
         found |= {_REFRESH: str(refresh_ms), _AGE: str(max(3 * refresh_ms, _MIN_AGE_MS))}
@@ -386,12 +390,8 @@ def _check_value(name: str, value: str, prefix: str) -> None:
 def _check_broker_side(settings: Mapping[str, str]) -> None:
     for name in _BROKER_SIDE_SETTINGS:
         if name in settings:
-            raise OptionError(
-                errors.OPTION_CONFLICT,
-                options=f"'kafka.group.protocol' (value 'consumer') and '{CLIENT_PREFIX}{name}'"
-                f" (value '{settings[name]}')",
-                reason="under KIP-848 the broker sets session timeout, heartbeat interval and assignor.",
-            )
+            reason = "under KIP-848 the broker sets session timeout, heartbeat interval and assignor."
+            raise conflict("kafka.group.protocol", "consumer", CLIENT_PREFIX + name, settings[name], reason)
 
 
 def _check_intervals(settings: Mapping[str, str]) -> None:

@@ -1,205 +1,50 @@
-"""Know the names of librdkafka's settings, so that a misspelt one is refused when the source is loaded.
+"""Ask librdkafka for the names of its settings, so that a misspelt one is refused when the source is loaded.
 
-The names are those of librdkafka 2.16, without callbacks. A name that a newer library has is accepted: the library is
-asked about names that are not in the list. (It is not asked about all, because finding it takes some 40 ms.)
+The library is loaded when the options have a client setting besides brokers and group, in about 5 ms.
 """
 
 from __future__ import annotations
 
 import ctypes
 import difflib
+import os
+import re
+import tempfile
 
 from spark_groupsource._librdkafka import library_path
 
-SETTING_NAMES = frozenset(
-    [
-        "acks",
-        "allow.auto.create.topics",
-        "api.version.fallback.ms",
-        "api.version.request",
-        "api.version.request.timeout.ms",
-        "auto.commit.enable",
-        "auto.commit.interval.ms",
-        "auto.offset.reset",
-        "batch.num.messages",
-        "batch.size",
-        "bootstrap.servers",
-        "broker.address.family",
-        "broker.address.ttl",
-        "broker.version.fallback",
-        "builtin.features",
-        "check.crcs",
-        "client.dns.lookup",
-        "client.id",
-        "client.rack",
-        "compression.codec",
-        "compression.level",
-        "compression.type",
-        "connections.max.idle.ms",
-        "consume.callback.max.messages",
-        "coordinator.query.interval.ms",
-        "debug",
-        "delivery.report.only.error",
-        "delivery.timeout.ms",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.gapless.guarantee",
-        "enable.idempotence",
-        "enable.metrics.push",
-        "enable.partition.eof",
-        "enable.random.seed",
-        "enable.sasl.oauthbearer.unsecure.jwt",
-        "enable.ssl.certificate.verification",
-        "fetch.error.backoff.ms",
-        "fetch.max.bytes",
-        "fetch.message.max.bytes",
-        "fetch.min.bytes",
-        "fetch.queue.backoff.ms",
-        "fetch.wait.max.ms",
-        "group.id",
-        "group.instance.id",
-        "group.protocol",
-        "group.protocol.type",
-        "group.remote.assignor",
-        "heartbeat.interval.ms",
-        "https.ca.location",
-        "https.ca.pem",
-        "internal.termination.signal",
-        "isolation.level",
-        "linger.ms",
-        "log.connection.close",
-        "log.queue",
-        "log.thread.name",
-        "log_level",
-        "max.in.flight",
-        "max.in.flight.requests.per.connection",
-        "max.partition.fetch.bytes",
-        "max.poll.interval.ms",
-        "max.poll.records",
-        "message.copy.max.bytes",
-        "message.max.bytes",
-        "message.send.max.retries",
-        "message.timeout.ms",
-        "metadata.broker.list",
-        "metadata.max.age.ms",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
-        "offset.store.method",
-        "offset.store.path",
-        "partition.assignment.strategy",
-        "partitioner",
-        "plugin.library.paths",
-        "produce.offset.report",
-        "queue.buffering.backpressure.threshold",
-        "queue.buffering.max.kbytes",
-        "queue.buffering.max.messages",
-        "queue.buffering.max.ms",
-        "queued.max.messages.kbytes",
-        "queued.min.messages",
-        "queuing.strategy",
-        "receive.message.max.bytes",
-        "reconnect.backoff.jitter.ms",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "request.required.acks",
-        "request.timeout.ms",
-        "retries",
-        "retry.backoff.max.ms",
-        "retry.backoff.ms",
-        "sasl.kerberos.keytab",
-        "sasl.kerberos.kinit.cmd",
-        "sasl.kerberos.min.time.before.relogin",
-        "sasl.kerberos.principal",
-        "sasl.kerberos.service.name",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.oauthbearer.assertion.algorithm",
-        "sasl.oauthbearer.assertion.claim.aud",
-        "sasl.oauthbearer.assertion.claim.exp.seconds",
-        "sasl.oauthbearer.assertion.claim.iss",
-        "sasl.oauthbearer.assertion.claim.jti.include",
-        "sasl.oauthbearer.assertion.claim.nbf.seconds",
-        "sasl.oauthbearer.assertion.claim.sub",
-        "sasl.oauthbearer.assertion.file",
-        "sasl.oauthbearer.assertion.jwt.template.file",
-        "sasl.oauthbearer.assertion.private.key.file",
-        "sasl.oauthbearer.assertion.private.key.passphrase",
-        "sasl.oauthbearer.assertion.private.key.pem",
-        "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "sasl.oauthbearer.client.id",
-        "sasl.oauthbearer.client.secret",
-        "sasl.oauthbearer.config",
-        "sasl.oauthbearer.extensions",
-        "sasl.oauthbearer.grant.type",
-        "sasl.oauthbearer.metadata.authentication.type",
-        "sasl.oauthbearer.method",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.sub.claim.name",
-        "sasl.oauthbearer.token.endpoint.url",
-        "sasl.password",
-        "sasl.username",
-        "security.protocol",
-        "session.timeout.ms",
-        "share.acknowledgement.mode",
-        "socket.blocking.max.ms",
-        "socket.connection.setup.timeout.ms",
-        "socket.keepalive.enable",
-        "socket.max.fails",
-        "socket.nagle.disable",
-        "socket.receive.buffer.bytes",
-        "socket.send.buffer.bytes",
-        "socket.timeout.ms",
-        "ssl.ca.certificate.stores",
-        "ssl.ca.location",
-        "ssl.ca.pem",
-        "ssl.certificate.location",
-        "ssl.certificate.pem",
-        "ssl.cipher.suites",
-        "ssl.crl.location",
-        "ssl.curves.list",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.engine.id",
-        "ssl.engine.location",
-        "ssl.key.location",
-        "ssl.key.password",
-        "ssl.key.pem",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.providers",
-        "ssl.sigalgs.list",
-        "statistics.interval.ms",
-        "sticky.partitioning.linger.ms",
-        "topic.blacklist",
-        "topic.metadata.propagation.max.ms",
-        "topic.metadata.refresh.fast.cnt",
-        "topic.metadata.refresh.fast.interval.ms",
-        "topic.metadata.refresh.interval.ms",
-        "topic.metadata.refresh.sparse",
-        "transaction.timeout.ms",
-        "transactional.id",
-    ]
-)
 # rd_kafka_conf_res_t
 _UNKNOWN = -2
+# A row of the library's table of settings, without callbacks and other values that are no text.
+_ROW = re.compile(r"^([a-z.]+|log_level) +\|", re.MULTILINE)
 
 
 def is_known(name: str) -> bool:
     """Return whether librdkafka has a setting of this name; True if the library cannot be asked."""
-    if name in SETTING_NAMES:
-        return True
     try:
         library = ctypes.CDLL(library_path())
     except OSError:
         return True
     library.rd_kafka_conf_new.restype = ctypes.c_void_p
     settings = ctypes.c_void_p(library.rd_kafka_conf_new())
-    size = ctypes.c_size_t(0)
-    found = library.rd_kafka_conf_get(settings, name.encode(), None, ctypes.byref(size))
+    # Without a value: a setting takes its default, or the library reports what it needs instead.
+    found = library.rd_kafka_conf_set(settings, name.encode(), None, None, ctypes.c_size_t(0))
     library.rd_kafka_conf_destroy(settings)
     return bool(found != _UNKNOWN)
 
 
 def similar(name: str) -> str:
-    """Return the known name that is most like this one; empty if none is."""
-    return next(iter(difflib.get_close_matches(name, SETTING_NAMES, n=1, cutoff=0.75)), "")
+    """Return librdkafka's name that is most like this one; empty if none is."""
+    return next(iter(difflib.get_close_matches(name, _ROW.findall(settings_table()), n=1, cutoff=0.75)), "")
+
+
+def settings_table() -> str:
+    """Return librdkafka's table of settings: a line each, with the name, whom it is for, its range and its meaning."""
+    libc, library = ctypes.CDLL(None), ctypes.CDLL(library_path())
+    libc.fdopen.restype = ctypes.c_void_p
+    with tempfile.TemporaryFile() as table:
+        stream = ctypes.c_void_p(libc.fdopen(os.dup(table.fileno()), b"w"))
+        library.rd_kafka_conf_properties_show(stream)
+        libc.fclose(stream)
+        table.seek(0)
+        return table.read().decode()

@@ -96,7 +96,7 @@ def start_of(value: str) -> Start | Starting:
         return AtEdge(latest=edge == LATEST)
     if text.lower().startswith(GROUP_PREFIX):
         return AtGroup(group_name(text[len(GROUP_PREFIX) :]))
-    named = _topics(text)
+    named = json_by_topic(text)
     topics = {topic: AtEdge(latest=edge == LATEST) for topic, edge in named.items() if edge in (EARLIEST, LATEST)}
     by_number = {topic: offsets for topic, offsets in named.items() if topic not in topics}
     each = {partition: _at(offset) for partition, offset in _values(by_number, _EARLIEST_OFFSET, OFFSET_MAX).items()}
@@ -112,17 +112,18 @@ def times_of(value: str, moment: Callable[[str], int]) -> dict[TopicPartition, S
         topic: {number: moment(at) if isinstance(at, str) else at for number, at in partitions.items()}
         if isinstance(partitions, dict)
         else partitions
-        for topic, partitions in _topics(value).items()
+        for topic, partitions in json_by_topic(value).items()
     }
     return {partition: AtTime(ms) for partition, ms in _values(topics, 0, OFFSET_MAX).items()}
 
 
 def partition_offsets(text: str) -> dict[TopicPartition, int]:
     """Parse Spark's JSON of one offset per partition. Raises `ValueError` for anything else, also for duplicates."""
-    return _values(_topics(text), 0, OFFSET_MAX)
+    return _values(json_by_topic(text), 0, OFFSET_MAX)
 
 
-def _topics(text: str) -> dict[str, Any]:
+def json_by_topic(text: str) -> dict[str, Any]:
+    """Parse a JSON object whose names are topics, at least one. Raises `ValueError`."""
     try:
         topics = json.loads(text, object_pairs_hook=without_duplicates)
     except RecursionError as error:

@@ -39,7 +39,7 @@ from spark_groupsource.options.client_settings import (
 from spark_groupsource.options.model import Reads, SourceOptions, Subscription
 from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Start, Starting
 from spark_groupsource.options.permissions import NotPermitted, Permissions, permissions_of
-from spark_groupsource.options.secrets import not_permitted
+from spark_groupsource.options.secrets import conflict, not_permitted
 from spark_groupsource.options.table import OPTIONS, OptionSpec
 from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TOKEN_PROVIDER
 from spark_groupsource.options.token_login import MSK, OAUTHBEARER, REGION_OPTION, Asked, TokenLogin, token_login
@@ -263,7 +263,7 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
     remote = client.get("group.remote.assignor")
     consumer = client.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value
     if remote is not None and not consumer:
-        raise _conflict(
+        raise conflict(
             "kafka.group.remote.assignor",
             remote,
             "kafka.group.protocol",
@@ -273,24 +273,16 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
     if not isinstance(names, tuple):
         return
     shown = ",".join(names)
-    if consumer:
-        raise _conflict(
-            "assignors",
-            shown,
-            "kafka.group.protocol",
-            "consumer",
+    for other, value, reason in (
+        (
+            "kafka.group.protocol", "consumer" if consumer else None,
             "under KIP-848 the broker assigns partitions, set by kafka.group.remote.assignor.",
-        )
-    if values["assign"] is not None:
-        raise _conflict("assignors", shown, "assign", str(values["assign"]), "a query with 'assign' joins no group.")
-    if strategy is not None:
-        raise _conflict(
-            "assignors",
-            shown,
-            "kafka.partition.assignment.strategy",
-            strategy,
-            "both set the strategies that the member offers.",
-        )
+        ),
+        ("assign", values["assign"], "a query with 'assign' joins no group."),
+        ("kafka.partition.assignment.strategy", strategy, "both set the strategies that the member offers."),
+    ):  # fmt: skip
+        if value is not None:
+            raise conflict("assignors", shown, other, str(value), reason)
     try:
         common_protocol(find_all(names))
     except (AssignorNotFound, SameName, ProtocolConflict) as error:
@@ -310,11 +302,6 @@ def _check_without_strategies(given: Mapping[str, str]) -> None:
                 reason="only strategies of option assignors read it.",
                 replacement=f"set assignors={strategy}, in all queries of the group, or leave {name} out.",
             )  # fmt: skip
-
-
-def _conflict(one: str, value: str, other: str, other_value: str, reason: str) -> OptionError:
-    options = f"'{one}' (value '{value}') and '{other}' (value '{other_value}')"
-    return OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
 
 
 def _check_subscription(values: Mapping[str, object], given: Mapping[str, str]) -> None:

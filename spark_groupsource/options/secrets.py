@@ -130,6 +130,12 @@ def not_permitted(option: str, value: str, refusal: NotPermitted) -> OptionError
     return OptionError(errors.NOT_PERMITTED, option=option, value=value, reason=str(refusal), remedy=refusal.remedy)
 
 
+def conflict(one: str, value: str | None, other: str, other_value: str, reason: str) -> OptionError:
+    """Build the error for two options that cannot be used together."""
+    options = f"'{one}' (value '{value}') and '{other}' (value '{other_value}')"
+    return OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
+
+
 # A value that cannot be the name of a variable may be the secret itself, by mistake.
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 

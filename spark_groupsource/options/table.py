@@ -1,10 +1,9 @@
-"""Define the table of options, from which the parser, the errors and the option reference are built."""
+"""Define the table of options, from which the parser, the errors and the page of options are built."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 from spark_groupsource.model.names import GROUP_NAME, group_name
 from spark_groupsource.options import values as read
@@ -287,21 +286,3 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " [docs/security.md](../security.md#what-options-may-name).",
     ),
 )  # fmt: skip
-
-
-def option_reference() -> str:
-    """Return the table of docs/reference/options.md, in Markdown."""
-    lines = ["| option | allowed | default | meaning |", "|---|---|---|---|"]
-    for spec in OPTIONS:
-        lines.append(f"| `{spec.name}` | {spec.allowed} | {_shown_default(spec)} | {spec.doc} |")
-    return "\n".join(lines)
-
-
-def _shown_default(spec: OptionSpec) -> str:
-    default = spec.default if spec.shown_default is None else spec.shown_default
-    if default is None:
-        return "-"
-    if isinstance(default, bool):
-        return f"`{str(default).lower()}`"
-    shown = str(default.value if isinstance(default, Enum) else default)
-    return shown if shown.startswith("(") else f"`{shown}`"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.options.permissions import NotPermitted, Permissions
-from spark_groupsource.options.secrets import not_permitted, setting_of
+from spark_groupsource.options.secrets import conflict, not_permitted, setting_of
 
 OPTION = "tokenProvider"
 EXECUTOR_OPTION = "executor.tokenProvider"
@@ -165,8 +165,7 @@ def _check_fit(left: Mapping[str, str], asked: Asked, provider: str, named: str,
 
 
 def _conflict(asked: Asked, name: str, value: str, reason: str) -> OptionError:
-    options = f"'{asked.option}' (value '{asked.provider}') and '{asked.prefix}{name}' (value '{value}')"
-    return OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
+    return conflict(asked.option, asked.provider, asked.prefix + name, value, reason)
 
 
 def _hosts(servers: str) -> list[str]:

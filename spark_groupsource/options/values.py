@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Callable
@@ -10,8 +9,9 @@ from enum import Enum
 
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.model.names import topic_name
-from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition, without_duplicates
+from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, UNSAFE_SETTINGS
+from spark_groupsource.options.offset_spec import json_by_topic
 from spark_groupsource.options.times import moment_ms
 
 INT64_MAX = 2**63 - 1
@@ -132,15 +132,8 @@ def unsafe_settings(value: str) -> frozenset[str]:
 
 def partition_list(value: str) -> tuple[TopicPartition, ...]:
     """Return the partitions of Spark's JSON {"topic": [0, 1]}, without duplicates."""
-    try:
-        given = json.loads(value, object_pairs_hook=without_duplicates)
-    except RecursionError as error:
-        raise ValueError from error
-    if not isinstance(given, dict) or not given:
-        raise ValueError
     found: list[TopicPartition] = []
-    for topic, numbers in given.items():
-        topic_name(topic)
+    for topic, numbers in json_by_topic(value).items():
         if not isinstance(numbers, list) or not numbers:
             raise ValueError
         for number in numbers:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import accumulate
+from typing import Literal, TypeAlias
 
-
-class MetricKind(Enum):
-    """Type of a metric, by Prometheus's name."""
-
-    GAUGE = "gauge"
-    # Its name ends in `_total`.
-    COUNTER = "counter"
-    HISTOGRAM = "histogram"
+# Type of a metric, by Prometheus's name. The name of a counter ends in `_total`.
+MetricKind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +58,3 @@ class Sample:
     family: Family
     labels: tuple[str, ...]
     value: float | Histogram
-
-
-def family_table(families: Sequence[Family]) -> str:
-    """Return the metrics as a table in Markdown, for the reference pages."""
-    lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
-    for one in families:
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        lines.append(f"| `{one.name}` | {one.kind.value} | {labels} | {one.meaning} |")
-    return "\n".join(lines)

@@ -29,7 +29,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from spark_groupsource.prometheus.families import Family, Histogram, MetricKind, Sample
+from spark_groupsource.prometheus.families import Family, Histogram, Sample
 
 LOG = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ PATH = "/metrics"
 # The format that every Prometheus server reads.
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _METRICS = {
-    MetricKind.GAUGE: GaugeMetricFamily,
-    MetricKind.COUNTER: CounterMetricFamily,
-    MetricKind.HISTOGRAM: HistogramMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
 }
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 # Seconds for which a connection may be silent.

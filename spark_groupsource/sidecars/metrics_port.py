@@ -19,7 +19,7 @@ from spark_groupsource.membership.machine import MemberState
 from spark_groupsource.metrics import EVENTS, REBALANCE_OUTCOMES, MetricsLog
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
-from spark_groupsource.prometheus.families import Family, MetricKind, Sample
+from spark_groupsource.prometheus.families import Family, Sample
 
 if TYPE_CHECKING:
     from spark_groupsource.prometheus.server import MetricsServer
@@ -35,15 +35,15 @@ _PARTITION = ("group", "topic", "partition")
 
 
 def _gauge(name: str, meaning: str, labels: tuple[str, ...] = _GROUP) -> Family:
-    return Family(name, MetricKind.GAUGE, meaning, labels)
+    return Family(name, "gauge", meaning, labels)
 
 
 def _counter(name: str, meaning: str, labels: tuple[str, ...] = _GROUP) -> Family:
-    return Family(name, MetricKind.COUNTER, meaning, labels)
+    return Family(name, "counter", meaning, labels)
 
 
 def _histogram(name: str, meaning: str) -> Family:
-    return Family(name, MetricKind.HISTOGRAM, meaning, _GROUP)
+    return Family(name, "histogram", meaning, _GROUP)
 
 
 _INFO = _gauge(

@@ -1,7 +1,6 @@
 """Decide from the lines of metrics files what to draw: lanes, periods, batches, marks and lag. Pure.
 
-One query writes one file, unless several queries share a path. The lines of a file that share a process or a lineage
-are those of one query: a restart keeps the lineage, a conflict keeps the process.
+A file is written by one query (option metricsPath), which may have been restarted: then its process is another one.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class EventLine:
     at: float
     event: str
     group: str
-    lineage: str
     process: int
     partitions: tuple[TopicPartition, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -89,9 +87,8 @@ def line_of(value: object) -> EventLine | None:
         return None
     details, process = value.get("details"), value.get("pid")
     return EventLine(
-        float(at), event, str(value.get("group") or ""), str(value.get("lineage") or ""),
-        process if isinstance(process, int) else 0, tuple(_partitions(value.get("partitions"))),
-        details if isinstance(details, dict) else {},
+        float(at), event, str(value.get("group") or ""), process if isinstance(process, int) else 0,
+        tuple(_partitions(value.get("partitions"))), details if isinstance(details, dict) else {},
     )  # fmt: skip
 
 
@@ -117,7 +114,7 @@ def groups_of(files: Iterable[MetricsFile]) -> list[str]:
 
 def timeline_of(files: Sequence[MetricsFile]) -> Timeline:
     """Return what to draw. The files have at least one line, and are of one group."""
-    by_query = {name: lines for file in files for name, lines in _queries(file)}
+    by_query = {file.name: sorted(file.lines, key=lambda line: line.at) for file in files}
     start = min(line.at for lines in by_query.values() for line in lines)
     end = max(line.at for lines in by_query.values() for line in lines)
     stays: list[_Stay] = []
@@ -170,27 +167,6 @@ def _summary(timeline: Timeline) -> str:
 
 def _counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def _queries(file: MetricsFile) -> Iterator[tuple[str, list[EventLine]]]:
-    """Yield each query of a file with its lines in order of time, the one that began first at first."""
-    lines = sorted(file.lines, key=lambda line: line.at)
-    query_of: dict[tuple[str, object], int] = {}
-    found: dict[int, list[EventLine]] = {}
-    for number, line in enumerate(lines):
-        keys: list[tuple[str, object]] = [("process", line.process)]
-        if line.lineage:
-            keys.append(("lineage", line.lineage))
-        known = sorted({query_of[key] for key in keys if key in query_of})
-        query = known[0] if known else number
-        for other in known[1:]:
-            # Two beginnings turn out to be one query: its first line had no lineage yet.
-            found[query] = sorted([*found[query], *found.pop(other)], key=lambda line: line.at)
-            query_of = {key: query if old == other else old for key, old in query_of.items()}
-        query_of |= dict.fromkeys(keys, query)
-        found.setdefault(query, []).append(line)
-    for number, query in enumerate(sorted(found), 1):
-        yield (file.name if len(found) == 1 else f"{file.name}#{number}"), found[query]
 
 
 class _Member:

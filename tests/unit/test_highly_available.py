@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs import highly_available
-from jobs.highly_available import parse_arguments
+from jobs.highly_available import parse_arguments, source_options
 from tests.checkout import ROOT
 
 MAX_LINES = 100
@@ -26,6 +26,13 @@ def test_arguments() -> None:
     given = parse_arguments([*REQUIRED, "--option", "kafka.session.timeout.ms=10000", "--option", "a=b=c"])
     assert given.option == {"kafka.session.timeout.ms": "10000", "a": "b=c"}
     assert given.lock_topic is None
+
+
+def test_it_starts_at_the_beginning_unless_an_option_says_otherwise() -> None:
+    assert source_options(parse_arguments(REQUIRED))["startingOffsets"] == "earliest"
+    given = parse_arguments([*REQUIRED, "--option", "startingOffsets=latest", "--option", "onPartitionsLost=continue"])
+    options = source_options(given)
+    assert (options["startingOffsets"], options["onPartitionsLost"]) == ("latest", "continue")
 
 
 def test_an_option_without_a_value_is_named_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import importlib.util
 import marshal
 import os
@@ -33,8 +32,9 @@ from spark_groupsource.errors import CommandError
 
 # A module that Spark runs in the process that plans a query's batches.
 _RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
-# Name of an entry that describes the change: the digest of the original, and the Python that compiled.
+# Name of an entry that marks the change, and its text: which Python can read the bytecode.
 _MARK = "groupkafka-bytecode.txt"
+_MARK_TEXT = f"magic number {importlib.util.MAGIC_NUMBER.hex()}\n"
 _ORIGINAL = ".without-bytecode"
 # Modules below these folders are never imported by Spark's processes.
 _SKIPPED = ("/tests/", "/testing/")
@@ -93,7 +93,7 @@ def _fix(paths: Sequence[Path], output: Output) -> None:
     _check_version(paths[0])
     plain = []
     for path in paths:
-        if _mark_of(path) == _mark(_digest(_original_of(path))):
+        if _mark_of(path) == _MARK_TEXT:
             output.print_line(f"{path}: has the bytecode of Python {platform.python_version()} already")
         else:
             plain.append(path)
@@ -149,10 +149,6 @@ def _original_of(path: Path) -> Path:
     return copy if copy.exists() else path
 
 
-def _mark(digest: str) -> str:
-    return f"original sha256 {digest}, magic number {importlib.util.MAGIC_NUMBER.hex()}\n"
-
-
 def _mark_of(path: Path) -> str | None:
     with _opened(path) as archive:
         return archive.read(_MARK).decode() if _MARK in archive.namelist() else None
@@ -167,10 +163,6 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     except (zipfile.BadZipFile, KeyError, OSError) as error:
         reason = str(error.args[0]) if isinstance(error, KeyError) else str(error)
         raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=reason) from error
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _check_version(path: Path) -> None:
@@ -211,7 +203,7 @@ def _add_bytecode(path: Path) -> int:
                 header = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
                 archive.writestr(f"{name}c", header + marshal.dumps(code))
                 count += 1
-            archive.writestr(_MARK, _mark(_digest(original)))
+            archive.writestr(_MARK, _MARK_TEXT)
         changed.replace(path)
     finally:
         changed.unlink(missing_ok=True)

@@ -21,8 +21,10 @@ def serve_metrics(
     try:
         # This extra may be missing, and no other command needs it.
         from spark_groupsource.prometheus.server import MetricsServer  # noqa: PLC0415
-    except ImportError as error:
-        raise CommandError(errors.METRICS_NOT_INSTALLED, option="exporter", reason=str(error)) from None
+    except ImportError:
+        raise CommandError(
+            errors.COMMAND_EXTRA_MISSING, command="exporter", package="prometheus_client", extra="metrics"
+        ) from None
     try:
         server = MetricsServer(command.address, command.port, exporter.samples)
     except OSError as error:

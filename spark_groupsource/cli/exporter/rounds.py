@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from spark_groupsource import errors
 from spark_groupsource.cli.exporter.samples import GroupReading, group_samples, log_samples, status_samples
-from spark_groupsource.cli.group.describe import PlainGroups
+from spark_groupsource.cli.group.view import GroupDescription
 from spark_groupsource.cli.output import Output
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import CommandError, GroupKafkaError, KafkaUnavailableError, OptionError
@@ -30,22 +30,6 @@ T = TypeVar("T")
 GROUP_S = 30.0
 # What is measured beside the groups, in warnings.
 _CLUSTER, _LIST = "the cluster", "the list of groups"
-
-
-class TimeLimit:
-    """The time that is left for one group, for clients that ask whether their answer is still wanted."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._deadline = Deadline(clock, GROUP_S)
-
-    def begin(self) -> None:
-        """Start again for the next group."""
-        self._deadline = Deadline(self._clock, GROUP_S)
-
-    def expired(self) -> bool:
-        """Return whether no time is left."""
-        return self._deadline.expired()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,39 +53,43 @@ class Exporter:
         pattern: str | None,
         *,
         requests: LagRequests,
-        groups: PlainGroups,
+        names: Callable[[], Iterable[str]],
+        describe: Callable[[str], GroupDescription | None],
         clock: Clock,
-        limit: TimeLimit,
         output: Output,
     ) -> None:
         self._cluster = cluster
         self._named = tuple(named)
         self._matches = None if pattern is None else re.compile(pattern).fullmatch
         self._requests = requests
-        self._groups = groups
+        self._names = names
+        self._describe = describe
         self._clock = clock
-        self._limit = limit
+        self._deadline = Deadline(clock, GROUP_S)
         self._output = output
         # The matching groups of the last list. A list that fails leaves them: one broker may be away.
         self._matching: tuple[str, ...] = ()
-        # None: the group could not be measured.
-        self._measured: dict[str, _Measured | None] = {}
+        # None: the group could not be measured. Replaced as a whole, because scrapes read it.
+        self._measured: Mapping[str, _Measured | None] = {}
         # The last error of what cannot be measured.
         self._trouble: dict[str, str] = {}
         # Whether the last error was that brokers did not answer.
         self._were_away = False
         self._round_s: float | None = None
-        # What scrapes get: replaced as a whole.
-        self._published: tuple[Mapping[str, _Measured | None], float | None] = {}, None
 
     def samples(self) -> tuple[Sample, ...]:
         """Return all metrics as of the last measurement of each group."""
-        measured, round_s = self._published
+        measured, round_s = self._measured, self._round_s
         known = [one for one in measured.values() if one is not None]
         found = list(status_samples(self._cluster, {name: one is not None for name, one in measured.items()}, round_s))
         for one in known:
             found += one.samples
         return (*found, *log_samples(self._cluster, [one.reading for one in known]))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time for the group that is being measured is over: its answers are not wanted any more."""
+        return self._deadline.expired()
 
     def round(self) -> None:
         """Measure all groups once. Raises `OptionError` if the client refuses a setting; logs all other errors."""
@@ -111,31 +99,30 @@ class Exporter:
         step("reading the list of topics and groups")
         topics = self._attempt(_CLUSTER, self._requests.topics)
         if topics is not None and self._matches is not None:
-            names = self._attempt(_LIST, self._groups.names)
+            names = self._attempt(_LIST, self._names)
             if names is not None:
                 self._matching = tuple(sorted(filter(self._matches, names)))
         groups = dict.fromkeys((*self._named, *self._matching))
-        self._measured = {group: self._measured.get(group) for group in groups}
+        self._measured = {group: found for group, found in self._measured.items() if group in groups}
         asked = {_CLUSTER, _LIST, *map(_named, groups)}
         self._trouble = {what: kind for what, kind in self._trouble.items() if what in asked}
         for number, group in enumerate(groups, 1):
             if topics is None:
                 # The brokers are away. Each group would wait for them.
-                self._measured[group] = None
+                self._measured = {**self._measured, group: None}
                 continue
             step(f"first measurement: group {group}, {number:,} of {len(groups):,}")
-            self._measured[group] = self._attempt(_named(group), partial(self._measure, group, topics))
-            self._publish()
-            if self._measured[group] is None and self._were_away:
+            found = self._attempt(_named(group), partial(self._measure, group, topics))
+            self._measured = {**self._measured, group: found}
+            if found is None and self._were_away:
                 # Old lags of the other groups would hide an outage that began in this round.
                 topics = self._attempt(_CLUSTER, self._requests.topics)
         step("")
         self._round_s = self._clock.monotonic_s() - begun_s
-        self._publish()
 
     def _attempt(self, what: str, ask: Callable[[], T]) -> T | None:
         """Return the answer; None after an error. An error is logged once, until another one follows or it is over."""
-        self._limit.begin()
+        self._deadline = Deadline(self._clock, GROUP_S)
         try:
             answer = ask()
         except OptionError as error:
@@ -163,7 +150,7 @@ class Exporter:
 
         Raises `CommandError` for a group that does not exist, since its name may be wrong.
         """
-        description = self._groups.describe(group)
+        description = self._describe(group)
         committed = self._requests.group_offsets(group, every_partition(topics))
         members = () if description is None else description.members
         if not committed and description is None:
@@ -176,9 +163,6 @@ class Exporter:
         ordered = tuple(sorted(found, key=lambda one: one.partition))
         reading = GroupReading(group, self._clock.epoch_s(), ordered, description, without_lag(asked, found))
         return _Measured(reading, tuple(group_samples(self._cluster, reading)))
-
-    def _publish(self) -> None:
-        self._published = dict(self._measured), self._round_s
 
 
 def _named(group: str) -> str:

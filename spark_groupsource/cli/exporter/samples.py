@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from spark_groupsource.cli.group.view import GroupDescription
 from spark_groupsource.lag.model import Lag, LagInput, lag_of, total
 from spark_groupsource.model.offsets import TopicPartition
-from spark_groupsource.prometheus.families import Family, MetricKind, Sample
+from spark_groupsource.prometheus.families import Family, Sample
 
 _GROUP = ("cluster_name", "group")
 _PARTITION = ("cluster_name", "topic", "partition")
@@ -24,7 +24,7 @@ _STATES = (
 
 
 def _gauge(name: str, labels: tuple[str, ...], meaning: str) -> Family:
-    return Family(name, MetricKind.GAUGE, meaning, labels)
+    return Family(name, "gauge", meaning, labels)
 
 
 _OFFSET = _gauge("kafka_consumergroup_group_offset", _OWNED, "Committed offset of the group.")

@@ -8,7 +8,9 @@ A note reports what is missing, except where only the extra is, and the group ha
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +18,9 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
+from spark_groupsource.assignors.notes import LeaderNote, MemberNote, WireError
 from spark_groupsource.cli.admin import GroupAdmin
-from spark_groupsource.cli.group.member_data import decoded
+from spark_groupsource.cli.group.member_data import MemberData
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError
 from spark_groupsource.model.offsets import TopicPartition
@@ -83,7 +86,7 @@ class GroupDescriber:
 def _described(admin: GroupAdmin, group: str) -> ConsumerGroupDescription | None:
     """Return the group as its coordinator describes it; None if it does not exist."""
     try:
-        answer = admin.described()
+        answer = admin.described(group)
     except AccessError as error:
         if error.condition is errors.GROUP_ACCESS_DENIED:
             raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=group) from None
@@ -92,25 +95,18 @@ def _described(admin: GroupAdmin, group: str) -> ConsumerGroupDescription | None
     return None if answer is None or (answer.state is ConsumerGroupState.DEAD and not answer.members) else answer
 
 
-class PlainGroups:
-    """Describes any groups of consumers on one client, without the data that members report to each other."""
+def without_data(admin: GroupAdmin, group: str) -> GroupDescription | None:
+    """Return any group of consumers without the data that members report to each other.
 
-    def __init__(self, admin: GroupAdmin) -> None:
-        self._admin = admin
-
-    def names(self) -> list[str]:
-        """Return all groups of consumers that the client may describe."""
-        return self._admin.group_names()
-
-    def describe(self, group: str) -> GroupDescription | None:
-        """Return the group; None if it does not exist, or the broker cannot describe groups (embedded)."""
-        try:
-            answer = _described(self._admin.of_group(group), group)
-        except CommandError as error:
-            if error.condition is errors.COMMAND_UNSUPPORTED:
-                return None
-            raise
-        return None if answer is None else description_of(answer)
+    None if it does not exist, or the broker cannot describe groups (embedded).
+    """
+    try:
+        answer = _described(admin, group)
+    except CommandError as error:
+        if error.condition is errors.COMMAND_UNSUPPORTED:
+            return None
+        raise
+    return None if answer is None else description_of(answer)
 
 
 def live_members(admin: GroupAdmin) -> tuple[DescribedMember, ...]:
@@ -242,6 +238,51 @@ def raw_group(answer: Any) -> GroupDescription:
         answer.group_id, answer.group_state, "classic", answer.protocol_type, answer.protocol_data,
         members=tuple(members),
     )  # fmt: skip
+
+
+def decoded(protocol_type: str, subscription: bytes, assignment: bytes) -> MemberData | None:
+    """Decode the bytes of a member and of its leader. Return None if there are none: only a stable group has them.
+
+    For the protocol type "consumer" they are ConsumerProtocolSubscription and ConsumerProtocolAssignment, both with
+    user data. A newer version is read as the newest known one, as Kafka's own clients do.
+    """
+    from kafka.protocol.consumer.metadata import (  # noqa: PLC0415 - as above
+        ConsumerProtocolAssignment,
+        ConsumerProtocolSubscription,
+    )
+
+    if not subscription:
+        return None
+    size = len(subscription)
+    if protocol_type != "consumer":
+        return MemberData(size)
+    try:
+        found = ConsumerProtocolSubscription.decode(subscription)
+        of_leader = ConsumerProtocolAssignment.decode(assignment).user_data if assignment else None
+    except (ValueError, struct.error):
+        # A program that uses the type "consumer" with another format.
+        return MemberData(size)
+    user_data = found.user_data or b""
+    note, leader = None, LeaderNote()
+    with suppress(WireError):
+        leader = LeaderNote.decode(of_leader or b"")
+    with suppress(WireError):
+        note = MemberNote.decode(user_data) if user_data else None
+    owned = frozenset(
+        TopicPartition(part.topic or "", number) for part in found.owned_partitions for number in part.partitions
+    )
+    foreign_size = 0 if note is not None else len(user_data)
+    return MemberData(
+        size,
+        True,
+        tuple(topic or "" for topic in found.topics),
+        owned,
+        found.generation_id,
+        found.rack_id,
+        note,
+        foreign_size,
+        leader,
+    )
 
 
 def _trouble(error: object) -> str:

@@ -1,8 +1,6 @@
-"""Decode the bytes that members of a classic group and their leader exchange, and that the coordinator stores. Pure.
+"""Show what members of a classic group and their leader exchange, and the coordinator stores. Pure.
 
-For the protocol type "consumer" they are ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3
-(big-endian; a newer version is read as the newest known one, as Kafka's own clients do), both with user data. User data
-of this package's strategies is decoded; of other user data only the size is shown.
+User data of this package's strategies is decoded; of other user data only the size is shown.
 """
 
 from __future__ import annotations
@@ -11,10 +9,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spark_groupsource.assignors.notes import LeaderNote, MemberNote, WireError, by_topic
+from spark_groupsource.assignors.notes import LeaderNote, MemberNote, by_topic
 from spark_groupsource.model.offsets import TopicPartition
 
-CONSUMER = "consumer"
 # Longest text of a strategy's own metadata that is shown.
 _LONGEST_TEXT = 80
 
@@ -37,27 +34,6 @@ class MemberData:
     foreign_size: int = 0
     # Data that a leader of this package adds to the assignment.
     leader: LeaderNote = field(default_factory=LeaderNote)
-
-
-def decoded(protocol_type: str, subscription: bytes, assignment: bytes) -> MemberData | None:
-    """Decode a member's bytes. Return None if there are none: a group has them only while it is stable."""
-    if not subscription:
-        return None
-    size = len(subscription)
-    if protocol_type != CONSUMER:
-        return MemberData(size)
-    try:
-        topics, user_data, owned, generation, rack = _subscription(_Reader(subscription))
-        leader = _leader(_Reader(assignment)) if assignment else LeaderNote()
-    except ValueError:
-        # A program that uses the type "consumer" with another format.
-        return MemberData(size)
-    try:
-        note = MemberNote.decode(user_data) if user_data else None
-    except WireError:
-        note = None
-    foreign_size = 0 if note is not None else len(user_data)
-    return MemberData(size, True, topics, owned, generation, rack, note, foreign_size, leader)
 
 
 def meaning(data: bytes) -> dict[str, object] | str | None:
@@ -117,10 +93,11 @@ def _plain(value: object) -> str:
 
 def shown_partitions(partitions: Iterable[TopicPartition]) -> str:
     """Return partitions as text for users: `orders 0-2,5; refunds 0`."""
-    return "; ".join(f"{topic} {_runs(numbers)}" for topic, numbers in by_topic(partitions).items())
+    return "; ".join(f"{topic} {number_ranges(numbers)}" for topic, numbers in by_topic(partitions).items())
 
 
-def _runs(numbers: list[int]) -> str:
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Return sorted numbers as text for users: `0-2,5`; empty without any."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -128,64 +105,3 @@ def _runs(numbers: list[int]) -> str:
         else:
             runs.append([number])
     return ",".join("-".join(map(str, run)) for run in runs)
-
-
-# --- the consumer protocol
-
-
-class _Reader:
-    """Reads Kafka's primitive types, front to back. Raises `ValueError` if the bytes do not have that form."""
-
-    def __init__(self, raw: bytes) -> None:
-        self._left = raw
-
-    def integer(self, size: int) -> int:
-        return int.from_bytes(self._take(size), "big", signed=True)
-
-    def text(self) -> str | None:
-        length = self.integer(2)
-        return None if length < 0 else self._take(length).decode("utf-8")
-
-    def data(self) -> bytes:
-        return self._take(max(0, self.integer(4)))
-
-    def count(self) -> int:
-        """Return the number of items of an array; each item has at least two bytes."""
-        found = max(0, self.integer(4))
-        if found * 2 > len(self._left):
-            raise ValueError("the array is longer than the message")
-        return found
-
-    def partitions(self) -> frozenset[TopicPartition]:
-        found = set()
-        for _ in range(self.count()):
-            topic = self.text() or ""
-            found |= {TopicPartition(topic, self.integer(4)) for _ in range(self.count())}
-        return frozenset(found)
-
-    def _take(self, size: int) -> bytes:
-        taken, self._left = self._left[:size], self._left[size:]
-        if len(taken) < size:
-            raise ValueError("the message is too short")
-        return taken
-
-
-def _subscription(
-    reader: _Reader,
-) -> tuple[tuple[str, ...], bytes, frozenset[TopicPartition], int, str | None]:
-    version = reader.integer(2)
-    topics = tuple(reader.text() or "" for _ in range(reader.count()))
-    user_data = reader.data()
-    owned = reader.partitions() if version >= 1 else frozenset()
-    generation = reader.integer(4) if version >= 2 else -1
-    rack = reader.text() if version >= 3 else None
-    return topics, user_data, owned, generation, rack
-
-
-def _leader(reader: _Reader) -> LeaderNote:
-    reader.integer(2)
-    reader.partitions()
-    try:
-        return LeaderNote.decode(reader.data())
-    except WireError:
-        return LeaderNote()

@@ -12,8 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
 from spark_groupsource.cli.admin import GroupAdmin
-from spark_groupsource.cli.exporter.rounds import Exporter, TimeLimit
-from spark_groupsource.cli.group.describe import PlainGroups
+from spark_groupsource.cli.exporter.rounds import Exporter
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.model.commit_metadata import CommitItem
 from tests.unit.cli.exporter.test_command import FakeKafka, up
@@ -116,11 +115,10 @@ def test_the_list_of_groups_without_any_broker(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_exporter_goes_on_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     client, kafka, output = FakeClient({"one": ["a"]}), FakeKafka(a={tp(0): 20}, b={tp(0): 30}), FakeOutput()
-    groups, clock = PlainGroups(admin_on(client, monkeypatch)), ManualClock()
-    monkeypatch.setattr(groups, "describe", kafka.describe)
     exporter = Exporter(
-        "c", ["b"], "a", requests=kafka, groups=groups, clock=clock, limit=TimeLimit(clock), output=output
-    )
+        "c", ["b"], "a", requests=kafka, names=admin_on(client, monkeypatch).group_names, describe=kafka.describe,
+        clock=ManualClock(), output=output,
+    )  # fmt: skip
     exporter.round()
     client.errors = [KafkaError(KafkaError._TRANSPORT)]
     exporter.round()

@@ -88,7 +88,10 @@ def test_a_long_wait_is_reported_again_and_again(caplog: pytest.LogCaptureFixtur
 
 def test_what_is_remembered_is_bounded() -> None:
     collapse = CollapseRepeats(30.0, ManualClock())
-    assert all(collapse.filter(record(chr(0x4E00 + number))) for number in range(2000))
+    kinds = [chr(0x4E00 + number) for number in range(2000)]
+    assert all(collapse.filter(record(kind)) for kind in kinds)
+    assert collapse.filter(record(kinds[0])), "it is forgotten, so it passes again within the interval"
+    assert not collapse.filter(record(kinds[-1]))
 
 
 def test_a_role_has_one_filter() -> None:

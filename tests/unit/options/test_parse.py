@@ -26,7 +26,7 @@ from spark_groupsource.options.model import (
 from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Starting
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import permissions_of
-from spark_groupsource.options.table import OPTIONS, option_reference
+from spark_groupsource.options.table import OPTIONS
 from spark_groupsource.options.values import INT64_MAX
 from spark_groupsource.redaction import MASK
 from spark_groupsource.spark.source import GroupKafkaDataSource
@@ -677,18 +677,6 @@ def test_every_default_is_a_value_that_its_own_option_takes() -> None:
         if spec.default is not None:
             written = spec.shown_default or getattr(spec.default, "value", spec.default)
             assert spec.parse(str(written)) == spec.default
-
-
-def test_the_reference_has_a_row_per_option() -> None:
-    rows = option_reference().splitlines()
-    assert len(rows) == 2 + len(OPTIONS)
-    assert (
-        "| `kafka.group.id` | a group name without white space at its ends and without a zero byte | (required) |"
-        in rows[3]
-    )
-    assert "`latest (batch: earliest)`" in next(row for row in rows if row.startswith("| `startingOffsets` "))
-    assert "| `true` |" in next(row for row in rows if row.startswith("| `failOnDataLoss` "))
-    assert "| - |" in next(row for row in rows if row.startswith("| `minPartitions` "))
 
 
 @pytest.mark.parametrize("name", ["kafka.group.id", "Kafka.Group.Id", "kafka.group.instance.id"])

@@ -14,14 +14,14 @@ from spark_groupsource.cli.arguments import Connection, client_options
 from spark_groupsource.client.settings import base_settings
 from spark_groupsource.errors import OptionError
 from spark_groupsource.executor.clients.error_events import reading_client_settings
-from spark_groupsource.options import librdkafka_names
+from spark_groupsource.options import client_settings
 from spark_groupsource.options import permissions as permissions_module
 from spark_groupsource.options.client_settings import CODE_SETTINGS, REFUSED_CLIENT_SETTINGS
+from spark_groupsource.options.librdkafka_names import settings_table
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING, OF_THE_PLATFORM, NotPermitted, Permissions, permissions_of
 from spark_groupsource.options.secrets import CLIENT_FILES, SECRET_SETTINGS, TRUST_STORES
-from tests.unit.options.librdkafka_settings import settings_table
 
 REQUIRED = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop", "subscribe": "orders"}
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
@@ -72,9 +72,9 @@ def secrets(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+def texts() -> frozenset[str]:
     """Return the settings of this librdkafka that take any text."""
-    table = settings_table(tmp_path_factory.mktemp("librdkafka"))
+    table = settings_table()
     return frozenset(re.findall(r"^([a-z][a-z._]+?) +\| +\S+ +\| +\|", table, re.MULTILINE))
 
 
@@ -87,7 +87,7 @@ def test_every_text_of_the_client_is_known(texts: frozenset[str]) -> None:
 
 @pytest.mark.parametrize("name", ["ssl.new.key.location", "sasl.helper.cmd", "wasm.plugin", "https.proxy.url"])
 def test_what_a_later_client_may_have(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(librdkafka_names, "SETTING_NAMES", {*librdkafka_names.SETTING_NAMES, name})
+    monkeypatch.setattr(client_settings, "is_known", lambda _: True)
     refusal("GROUPKAFKA_ALLOW_UNSAFE_SETTINGS", permitted(), {f"kafka.{name}": "x"})
     assert parse(permitted(GROUPKAFKA_ALLOW_UNSAFE_SETTINGS=name), **{f"kafka.{name}": "x"}).client_settings[name]
 

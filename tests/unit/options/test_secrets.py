@@ -22,13 +22,13 @@ from spark_groupsource.executor.clients.error_events import reading_client_setti
 from spark_groupsource.executor.clients.port import Trouble
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.client_settings import CODE_SETTINGS, SHOWN_SECRETS, UNSAFE_SETTINGS, is_sensitive
+from spark_groupsource.options.librdkafka_names import settings_table
 from spark_groupsource.options.model import Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.secrets import CLIENT_FILES, SECRET_SETTINGS, reference
 from spark_groupsource.redaction import MASK, masked, remember
 from spark_groupsource.spark.source import GroupKafkaBatchReader, GroupKafkaDataSource, GroupKafkaPartition
 from tests.unit.fakes import tp
-from tests.unit.options.librdkafka_settings import settings_table
 
 REQUIRED = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop", "subscribe": "orders"}
 CANARY = "canary-51c0ffee"
@@ -55,9 +55,9 @@ def unreadable(options: dict[str, str], role: str = "member", condition: str = "
 
 
 @pytest.fixture(scope="module")
-def client_settings(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+def client_settings() -> frozenset[str]:
     """Return the names of all settings of this librdkafka."""
-    table = settings_table(tmp_path_factory.mktemp("librdkafka"))
+    table = settings_table()
     return frozenset(re.findall(r"^([a-z][a-z._]+?) +\|", table, re.MULTILINE))
 
 

@@ -19,7 +19,7 @@ P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 def line(at: float, event: str, query: str, *partitions: TopicPartition, **details: Any) -> EventLine:
     """Return an event of a query, which is one process."""
-    return EventLine(at, event, "shop", f"L-{query}", ord(query), partitions, details)
+    return EventLine(at, event, "shop", ord(query), partitions, details)
 
 
 def files(*lines: EventLine) -> list[MetricsFile]:

@@ -17,7 +17,7 @@ import pytest
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import ExporterCommand, parse_arguments
 from spark_groupsource.cli.exporter.command import serve_metrics
-from spark_groupsource.cli.exporter.rounds import GROUP_S, Exporter, TimeLimit
+from spark_groupsource.cli.exporter.rounds import GROUP_S, Exporter
 from spark_groupsource.cli.exporter.samples import (
     GROUP_METRICS,
     GroupReading,
@@ -29,7 +29,7 @@ from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError, KafkaUnavailableError, OptionError
 from spark_groupsource.lag.model import LagInput, Retention
 from spark_groupsource.model.offsets import TopicPartition
-from spark_groupsource.prometheus.families import Family, Histogram, MetricKind, Sample
+from spark_groupsource.prometheus.families import Family, Histogram, Sample
 from spark_groupsource.prometheus.server import MetricsServer
 from spark_groupsource.redaction import MASK, remember
 from tests.unit.cli.fake_output import FakeOutput
@@ -171,7 +171,7 @@ def exporter(
 ) -> tuple[Exporter, list[str]]:
     clock, output = clock or ManualClock(), FakeOutput()
     made = Exporter(
-        "c", named, pattern, requests=kafka, groups=kafka, clock=clock, limit=TimeLimit(clock), output=output
+        "c", named, pattern, requests=kafka, names=kafka.names, describe=kafka.describe, clock=clock, output=output
     )
     return made, output.warnings
 
@@ -189,7 +189,7 @@ def lagging(made: Exporter) -> set[str]:
 def test_the_first_round_reports_its_steps() -> None:
     kafka, clock, output = FakeKafka(a={P0: 20}, b={P0: 30}), ManualClock(), FakeOutput()
     made = Exporter(
-        "c", ("a", "b"), None, requests=kafka, groups=kafka, clock=clock, limit=TimeLimit(clock), output=output
+        "c", ("a", "b"), None, requests=kafka, names=kafka.names, describe=kafka.describe, clock=clock, output=output
     )
     made.round()
     made.round()
@@ -258,7 +258,7 @@ def test_brokers_that_go_away_in_a_round_leave_no_old_lags() -> None:
         kafka.broken |= dict.fromkeys(("topics", "b", "c", "d"), down)
 
     kafka.described["a"] = GROUP
-    kafka.describe = go_away  # type: ignore[method-assign, assignment]
+    made._describe = go_away
     kafka.asked.clear()
     made.round()
     assert kafka.asked == ["topics", "names", "a", "b", "topics"]
@@ -371,23 +371,28 @@ def test_a_setting_that_the_client_refuses_ends_the_command() -> None:
         made.round()
 
 
-def test_each_group_has_its_own_time() -> None:
-    clock = ManualClock()
-    limit = TimeLimit(clock)
-    clock.advance(GROUP_S - 1)
-    assert not limit.expired()
-    clock.advance(2)
-    assert limit.expired()
-    limit.begin()
-    assert not limit.expired()
+def test_each_group_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, clock = FakeKafka(a={P0: 20}, b={P0: 30}), ManualClock()
+    made, _ = exporter(kafka, "a", "b", clock=clock)
+    late: list[bool] = []
+
+    def describe(group: str) -> GroupDescription | None:
+        late.append(made.is_late)
+        clock.advance(GROUP_S + 1)
+        late.append(made.is_late)
+        return None
+
+    monkeypatch.setattr(made, "_describe", describe)
+    made.round()
+    assert late == [False, True] * 2
 
 
 # --- the port
 
 
-GAUGE = Family("some_value", MetricKind.GAUGE, "A `value` of [some](../kind.md) kind.", ("name",))
-COUNTER = Family("some_total", MetricKind.COUNTER, "Things.")
-HISTOGRAM = Family("some_seconds", MetricKind.HISTOGRAM, "Durations.", ("name",))
+GAUGE = Family("some_value", "gauge", "A `value` of [some](../kind.md) kind.", ("name",))
+COUNTER = Family("some_total", "counter", "Things.")
+HISTOGRAM = Family("some_seconds", "histogram", "Durations.", ("name",))
 SAMPLES = [
     GAUGE.of(1.5, 'quote " and \\ and\nline'), COUNTER.of(3), GAUGE.of(0, "b"),
     HISTOGRAM.of(Histogram((0.5, 1.0), (1, 2, 3), 12.5), "a"),
@@ -531,7 +536,7 @@ def test_a_port_in_use_is_named() -> None:
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "spark_groupsource.prometheus.server")
-    with pytest.raises(CommandError, match=r"METRICS_NOT_INSTALLED.*'\.\[metrics\]'"):
+    with pytest.raises(CommandError, match=r"Command 'exporter' needs .*'prometheus_client'.*'\.\[metrics\]'"):
         serve_metrics(command("--group", "a"), exporter(FakeKafka())[0], FakeOutput(), print)
 
 

@@ -146,7 +146,7 @@ class FakeAdmin:
     def __init__(self, seen: Any) -> None:
         self.seen = seen
 
-    def described(self) -> Any:
+    def described(self, _group: str | None = None) -> Any:
         if isinstance(self.seen, Exception):
             raise self.seen
         return self.seen

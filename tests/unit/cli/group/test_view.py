@@ -7,7 +7,8 @@ import json
 import pytest
 
 from spark_groupsource.assignors.notes import LeaderNote, MemberNote
-from spark_groupsource.cli.group.member_data import MemberData, decoded, meaning, shown_data, shown_partitions
+from spark_groupsource.cli.group.describe import decoded
+from spark_groupsource.cli.group.member_data import MemberData, meaning, shown_data, shown_partitions
 from spark_groupsource.cli.group.view import (
     DescribedMember,
     GroupDescription,
