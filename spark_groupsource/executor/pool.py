@@ -119,10 +119,8 @@ class ConsumerPool:
         self._make = make
         self._clock = clock or SystemClock()
         self._pause = pause
-        # Notified when the housekeeper is done with the idle consumers.
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
         self._idle: list[_Idle] = []
-        self._busy = False
         self._housekeeper: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -139,7 +137,6 @@ class ConsumerPool:
         """
         key = pool_key(options)
         with self._lock:
-            self._lock.wait_for(lambda: not self._busy)
             # R59: has read another topic id
             closing = [entry for entry in self._idle if entry.key == key and not entry.consumer.is_current(topic_ids)]
             self._remove(closing)
@@ -193,18 +190,12 @@ class ConsumerPool:
             old = [entry for entry in self._idle if now_s - entry.since_s >= IDLE_TIMEOUT_S]
             tired = [entry for entry in self._idle if now_s - entry.since_s >= REST_AFTER_S and entry not in old]
             tired = [entry for entry in tired if entry.consumer.assigned]
-            self._remove(old)
-            # While it is set, `borrow` waits: resting lasts milliseconds.
-            self._busy = bool(tired)
-        broken = [entry for entry in tired if _fails(entry.consumer.rest)]
-        with self._lock:
-            self._remove(broken)
-            self._busy = False
-            self._lock.notify_all()
+            # A task waits meanwhile: resting lasts milliseconds.
+            broken = [entry for entry in tired if _fails(entry.consumer.rest)]
+            self._remove([*old, *broken])
+            waits = [_due_s(entry) - now_s for entry in self._idle]
         for entry in [*old, *broken]:
             _fails(entry.consumer.close)
-        with self._lock:
-            waits = [_due_s(entry) - now_s for entry in self._idle]
         return max(0.0, min(waits)) if waits else None
 
     def _remove(self, entries: Collection[_Idle]) -> None:
