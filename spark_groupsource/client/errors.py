@@ -124,8 +124,8 @@ _UNREACHABLE = {
     KafkaError._TIMED_OUT,
     KafkaError._WAIT_COORD,
 }
-# The client's own two codes also stand for a broker's answer.
-_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+# A topic or partition does not exist. The client's own two codes also stand for a broker's answer.
+NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _PROTOCOL_CONFLICT = {
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -228,7 +228,7 @@ def map_error(
     code = error.code()
     servers = options.bootstrap_servers
     # The client's own codes are below UNKNOWN.
-    answered = code >= KafkaError.UNKNOWN or code in _NO_TOPIC
+    answered = code >= KafkaError.UNKNOWN or code in NO_TOPIC
     if code in AUTHENTICATION or (transport.authentication_failed and not answered):
         reason = transport.text or error.str()
         return not_authenticated(options, reason)
@@ -240,7 +240,7 @@ def map_error(
             reason=likely_reason(options, transport.text or error.str()),
         )
     subscription = options.subscription
-    if code in _NO_TOPIC:
+    if code in NO_TOPIC:
         return OptionError(errors.TOPIC_UNKNOWN, option=subscription.option, value=subscription.value, topic=topic)
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return topics_denied(options, [topic])

@@ -15,13 +15,12 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from spark_groupsource.client.errors import LastTransportError, kafka_error
+from spark_groupsource.client.errors import NO_TOPIC, LastTransportError, kafka_error
 from spark_groupsource.cluster.admin import admin_client
-from spark_groupsource.executor.clients.error_events import check_unknown
-from spark_groupsource.executor.clients.port import RequestFailed
+from spark_groupsource.executor.clients.port import RequestFailed, TopicDenied
 from spark_groupsource.options.model import SourceOptions
 
 # Clients with different settings. A worker most often serves one query.
@@ -96,12 +95,11 @@ class TopicIdRequest:
                 return None
             except KafkaException as error:
                 cause = kafka_error(error)
-                try:
-                    check_unknown(cause.code(), cause.str())
-                except RequestFailed:
+                if cause.code() not in NO_TOPIC:
                     self.close()
                     self._admins.discard(self._options)
-                    raise
+                    denied = cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+                    raise (TopicDenied if denied else RequestFailed)(cause.str()) from None
                 self._found[topic] = None
             else:
                 self._found[topic] = str(found.topic_id)

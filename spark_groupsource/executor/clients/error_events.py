@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.errors import NO_TOPIC, LastTransportError
 from spark_groupsource.client.settings import EXECUTOR_ROLE, assigned_consumer_settings
 from spark_groupsource.executor.clients.port import (
     MESSAGE_BYTES,
@@ -15,7 +15,6 @@ from spark_groupsource.executor.clients.port import (
     EndOfPartition,
     FetchedItem,
     PositionLost,
-    RequestFailed,
     TopicDenied,
     TopicForbidden,
     TopicUnknown,
@@ -36,8 +35,6 @@ _RECORD_BYTES = 1_000_000
 # In the client's text about a batch that it cannot decompress: the codec is zstd.
 _ZSTD = "(codec 0x4)"
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-# The client's error codes for a missing partition: its topic may have been deleted.
-_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
 def reading_client_settings(
@@ -102,8 +99,8 @@ def item_of(
     if code == KafkaError._PARTITION_EOF:
         transport.worked()
         return EndOfPartition(partition, offset)
-    if code in _OUT_OF_RANGE or code in _UNKNOWN:
-        return PositionLost(partition, error.str() if code in _UNKNOWN else "")
+    if code in _OUT_OF_RANGE or code in NO_TOPIC:
+        return PositionLost(partition, error.str() if code in NO_TOPIC else "")
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return TopicForbidden(partition)
     if code in (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION):
@@ -118,13 +115,5 @@ def check_topic(code: int, text: str) -> None:
     """Raise `TopicDenied` or `TopicUnknown` if a broker's error code for a topic means that; ignore other codes."""
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise TopicDenied(text)
-    if code in _UNKNOWN:
+    if code in NO_TOPIC:
         raise TopicUnknown(text)
-
-
-def check_unknown(code: int, text: str) -> None:
-    """Return if the error code means that a topic does not exist. Raise `TopicDenied` or `RequestFailed` otherwise."""
-    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        raise TopicDenied(text)
-    if code not in _UNKNOWN:
-        raise RequestFailed(text)
