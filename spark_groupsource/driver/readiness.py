@@ -217,13 +217,12 @@ class Readiness:
                 LOG.warning(_NO_PARTITIONS, group)
             return view
         if later is NextTrigger.NONE:
-            raise self._no_assignment(view)
+            raise self._no_assignment(view, waited_s)
         if later is NextTrigger.UNKNOWN:
             LOG.warning(_NOT_SETTLED, waited_s, group)
         return None
 
-    def _no_assignment(self, view: GroupView) -> GroupKafkaError:
-        timeout_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
+    def _no_assignment(self, view: GroupView, timeout_s: float) -> GroupKafkaError:
         if view.partitions:
             fetches = any(owned.group is None for owned in view.partitions)
             reason = f"the group's coordinator has not accepted it for {timeout_s:.0f} s"

@@ -215,10 +215,7 @@ class Session:
         if self._member.stopping:
             return
         try:
-            self._begin(NOTHING)
-        except (MembershipError, KafkaUnavailableError) as error:
-            if not self._draining.explains(error):
-                raise
+            self._draining.call(lambda: self._begin(NOTHING))
         except OptionError as error:
             # The topic may have been read before and deleted since: the first `latest_offset` knows what was read.
             if error.condition != errors.TOPIC_UNKNOWN:

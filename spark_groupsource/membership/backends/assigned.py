@@ -41,10 +41,9 @@ class AssignedPartitions(LibrdkafkaGroup):
 
     def open(self, listener: MemberListener) -> None:
         """See `GroupPort`."""
-        # The group's first offsets, and those sent last. To move the group back from one of these is this query's own
-        # decision.
-        self._begun: dict[TopicPartition, GroupOffset] = {}
-        self._sent: dict[TopicPartition, GroupOffset] = {}
+        # The offsets sent last, else the group's first ones. To move the group back from one of these is this query's
+        # own decision.
+        self._own: dict[TopicPartition, GroupOffset] = {}
         super().open(listener)
 
     def subscribe(self, topics: Sequence[str]) -> None:
@@ -68,7 +67,7 @@ class AssignedPartitions(LibrdkafkaGroup):
         """See `GroupPort`."""
         found = super().fetch_offsets(partitions, timeout_s)
         for partition, group in found.items():
-            self._begun.setdefault(partition, group)
+            self._own.setdefault(partition, group)
         return found
 
     def commit_later(self, items: Sequence[CommitItem]) -> None:
@@ -89,7 +88,7 @@ class AssignedPartitions(LibrdkafkaGroup):
         return self._checked(super().commit_now(items))
 
     def _note_sent(self, items: Sequence[CommitItem]) -> None:
-        self._sent |= {item.partition: GroupOffset(item.offset, item.metadata) for item in items}
+        self._own |= {item.partition: GroupOffset(item.offset, item.metadata) for item in items}
 
     def _refused(self, items: Sequence[CommitItem]) -> CommitResult | None:
         """Return the result of a commit that must not be sent: offsets unknown, or another driver is ahead."""
@@ -116,7 +115,7 @@ class AssignedPartitions(LibrdkafkaGroup):
         """
         if held.offset is None or held.offset <= item.offset:
             return False
-        if held == self._sent.get(item.partition, self._begun.get(item.partition)):
+        if held == self._own.get(item.partition):
             return False
         return not of_another_topic(CommitItem(item.partition, held.offset, held.metadata), item)
 

@@ -8,6 +8,7 @@ A commit is one request under the generation of that moment, and never repeated 
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
@@ -292,7 +293,7 @@ class KafkaPythonGroup:
         internals = self._opened()
         if internals.consumer.group_metadata().state == MemberState.REBALANCING:
             return {}
-        wanted = [ClientPartition(*partition) for partition in map(_pair, partitions)]
+        wanted = [ClientPartition(*partition) for partition in partitions]
         try:
             answers = internals.fetch_committed(wanted, round(timeout_s * 1000))
         except client_errors.KafkaError as error:
@@ -300,7 +301,7 @@ class KafkaPythonGroup:
             return {}
         found = {}
         for partition in partitions:
-            answer = answers.get(ClientPartition(*_pair(partition)))
+            answer = answers.get(ClientPartition(*partition))
             found[partition] = GroupOffset(None, "") if answer is None else _group_offset(answer)
         return found
 
@@ -338,21 +339,12 @@ class KafkaPythonGroup:
             return CommitResult(acknowledged=items)
         # The client reports only the first error of a request. One topic is missing, so each topic is sent alone.
         each = [await self._commit(tuple(i for i in items if i.partition.topic == topic)) for topic in topics]
-        return CommitResult(
-            tuple(item for result in each for item in result.acknowledged),
-            tuple(refused for result in each for refused in result.refused),
-            next((result.reason for result in each if result.reason), ""),
-            next((result.error for result in each if result.error), None),
-        )
+        return functools.reduce(CommitResult.and_also, each)
 
     def _opened(self) -> Internals:
         if self._internals is None:
             raise MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason="its client is closed")
         return self._internals
-
-
-def _pair(partition: TopicPartition) -> tuple[str, int]:
-    return partition.topic, partition.partition
 
 
 def _group_offset(answer: OffsetAndMetadata) -> GroupOffset:
@@ -362,7 +354,7 @@ def _group_offset(answer: OffsetAndMetadata) -> GroupOffset:
 
 def _client_items(items: Sequence[CommitItem]) -> dict[ClientPartition, OffsetAndMetadata]:
     return {
-        ClientPartition(*_pair(item.partition)): OffsetAndMetadata(
+        ClientPartition(*item.partition): OffsetAndMetadata(
             # Ends with the zero byte that readers on confluent-kafka need: without it they read past the text's end.
             item.offset,
             item.metadata + "\0",

@@ -20,13 +20,11 @@ from spark_groupsource.client.errors import (
     topics_denied,
 )
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
-from spark_groupsource.membership.backends.commit_errors import DENIED, denial
+from spark_groupsource.membership.backends import commit_errors
 from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.model.commit_metadata import CommitItem
 from spark_groupsource.options.model import SourceOptions
 
-_LOST = (client_errors.UnknownMemberIdError, client_errors.FencedInstanceIdError)
-_REBALANCE = (client_errors.RebalanceInProgressError, client_errors.IllegalGenerationError)
 _AUTHENTICATION = (
     client_errors.SaslAuthenticationFailedError,
     client_errors.UnsupportedSaslMechanismError,
@@ -41,19 +39,14 @@ def classify_refusal(error: BaseException) -> Refusal:
         cause = error.args[0] if error.args else None
         # Without a cause the client has no generation: it joins, or reports later that it has lost its partitions.
         return classify_refusal(cause) if isinstance(cause, BaseException) else Refusal.REBALANCE
-    if isinstance(error, _LOST):
-        return Refusal.LOST
-    if isinstance(error, _REBALANCE):
-        return Refusal.REBALANCE
-    if isinstance(error, client_errors.UnknownTopicOrPartitionError):
-        return Refusal.NO_TOPIC
-    return Refusal.DENIED if _code(error) in DENIED else Refusal.UNCERTAIN
+    code = _code(error)
+    return Refusal.UNCERTAIN if code is None else commit_errors.classify_refusal(ProtocolError(code))
 
 
 def refused_commit(options: SourceOptions, error: BaseException, items: tuple[CommitItem, ...]) -> CommitResult:
     """Return the result of a commit that was not accepted."""
     refused, code = tuple((item, classify_refusal(error)) for item in items), _code(error)
-    cause = denial(options, ProtocolError(code, str(error)), items) if code in DENIED else None
+    cause = None if code is None else commit_errors.denial(options, ProtocolError(code, str(error)), items)
     return CommitResult(refused=refused, reason=str(error), error=cause)
 
 
