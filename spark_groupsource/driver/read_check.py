@@ -96,14 +96,10 @@ class ReadCheck:
             deadlines = Deadline(self._clock, CONFIRM_S), Deadline(self._clock, max(0.0, counts_s))
             self._batches.append(_Batch(end, read, *deadlines, earlier))
 
-    @property
-    def due(self) -> bool:
-        """Whether a batch is to be checked now."""
-        return any(not batch.removed_checked or batch.certain.expired() for batch in self._batches)
-
     def check(self, *, last: bool = False) -> None:
-        """Check the batches; report what may have been skipped. `last`: the query ends, so that no check follows."""
-        if not self._batches:
+        """Check the batches if one is due; report what may have been skipped. `last`: the query ends, all are due."""
+        due = any(last or not batch.removed_checked or batch.certain.expired() for batch in self._batches)
+        if not due:
             return
         described = self._describe(
             {topic for batch in self._batches for topic in batch.ids}, Known.of(self._batches[-1].end)
@@ -114,7 +110,7 @@ class ReadCheck:
         for batch in self._batches:
             others = {topic for topic, topic_id in batch.ids.items() if not same_topic(ids.get(topic), topic_id)}
             doubtful = {topic for topic in others & ids.keys() if not last and not self._state.confirmed([topic])}
-            counts = not batch.earlier and not batch.counts.expired()
+            counts = not batch.counts.expired()
             same = [item for item in batch.ranges if item.partition.topic not in others]
             if not batch.removed_checked:
                 partitions = dict.fromkeys((item.partition for item in same), Edge.EARLIEST)

@@ -373,8 +373,7 @@ class Session:
             else:
                 self._losses.report_unread(flight.end.ranges)
         self._flight = None
-        if self._reads.due:
-            self._reads.check()
+        self._reads.check()
 
     def _hand_to_check(self, flight: _InFlight) -> None:
         """Let the completed batch be checked for what executors have skipped, once."""

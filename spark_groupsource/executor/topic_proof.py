@@ -101,40 +101,35 @@ class TopicProof:
             self._reached = {partition: self._consumer.position(partition) for partition in self._proven}
             self._request = self._consumer.requests.request_topic_ids(sorted(self._ids), _TIMEOUT_S)
 
-    def read_answer(self, wait_s: float) -> dict[str, str | None]:
+    def read_answer(self, wait_s: float) -> list[str]:
         """Process the answer if it has arrived, waiting up to `wait_s`. Return topics that do not have the planned id.
 
-        The value is the topic's current id, None if the topic does not exist. If any topic is returned, the answer
-        proves nothing. Raises `AccessError` for a topic that the client may not describe. A request that failed is
-        dropped.
+        If any topic is returned, the answer proves nothing. Raises `AccessError` for a topic that the client may not
+        describe. A request that failed is dropped.
         """
         if self._request is None:
-            return {}
+            return []
         try:
             found = self._request.answer(wait_s)
         except TopicDenied:
             # The answer names no topic: `check_access` raises for the first one that is denied.
             self._consumer.check_access(self._ranges)
             self._forget()
-            return {}
+            return []
         except RequestFailed as error:
             self._consumer.requests.reason = str(error)
             self._forget()
-            return {}
+            return []
         if found is None:
-            return {}
-        others = {
-            topic: found.get(topic)
-            for topic, topic_id in self._ids.items()
-            if not same_topic(found.get(topic), topic_id)
-        }
+            return []
+        others = [topic for topic, topic_id in self._ids.items() if not same_topic(found.get(topic), topic_id)]
         # R57: what is held may be of another topic
         if others:
             self._forget()
             return others
         self._request = None
         self._proven |= self._reached
-        return {}
+        return []
 
     def give_up(self, topic: str) -> list[OffsetRange]:
         """Drop the held rows of a deleted or recreated topic; return the lost, unproven parts of its ranges."""

@@ -67,7 +67,7 @@ class Committer:
         self._doubtful: dict[TopicPartition, CommitItem] = {}
         # What was sent last of each partition.
         self._last_sent: dict[TopicPartition, CommitItem] = {}
-        self._quiet: Deadline | None = None
+        self._quiet = Deadline(clock, 0.0)
         self._sent_s = 0.0
         self._refused = False
         # Whether the membership has ended since the commit under way was sent.
@@ -78,13 +78,9 @@ class Committer:
         return self._answer_due is None or self._answer_due.expired()
 
     @property
-    def _keeps_quiet(self) -> bool:
-        return self._quiet is not None and not self._quiet.expired()
-
-    @property
     def free(self) -> bool:
         """Whether no commit is under way, and none is in doubt."""
-        return self._answered and not self._doubtful and not self._keeps_quiet
+        return self._answered and not self._doubtful and self._quiet.expired()
 
     @property
     def expects_answer(self) -> bool:
@@ -306,7 +302,7 @@ class Committer:
             self._report.retried()
             result = self.now(older)
             self._report.answered(result)
-        while items and self._keeps_quiet:
+        while items and not self._quiet.expired():
             self._pause()
 
     def _outlast(self, items: tuple[CommitItem, ...]) -> CommitResult:

@@ -219,10 +219,10 @@ def test_a_process_that_stood_still_while_it_waited_for_a_proof_asks_once_more()
     answers = iter((200.0, 0.0))
     read_answer = TopicProof.read_answer
 
-    def late(proof: TopicProof, timeout_s: float) -> Mapping[str, str | None]:
+    def late(proof: TopicProof, timeout_s: float) -> list[str]:
         pause_s = next(answers, 0.0)
         bed.clock.advance(pause_s)
-        return {} if pause_s else read_answer(proof, timeout_s)
+        return [] if pause_s else read_answer(proof, timeout_s)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TopicProof, "read_answer", late)
