@@ -162,7 +162,8 @@ class TopicWatch:
         # R91: at a start, because no member is assigned a partition that does not exist
         last, done = self._subscribed(known.last), self._subscribed(known.done)
         self._state.started_from(last, done, known.ids)
-        return self._missing(self._cluster.missing_topics(self._topics_of(known.done)), {}, known, {})
+        topics = self._cluster.missing_topics(self._topics_of(known.done))
+        return Missing(topics=topics, not_read=topics, handed_over=_done_of(topics, known))
 
     def hold(self, view: GroupView, known: Known) -> None:
         """Record which partitions the member owns. Those that it owned before have left.
@@ -247,7 +248,7 @@ class TopicWatch:
         missing = self._cluster.missing_topics(unlisted) if unlisted else ()
         # R44: unknown at every check for 3 s
         topics = self._state.unknown_for_long(missing)
-        return replace(self._missing(topics, {}, known, {}), not_read=topics & handed_over)
+        return Missing(topics=topics, not_read=topics & handed_over, handed_over=_done_of(topics, known))
 
     def missing_of(self, known: Known) -> Missing:
         """Return what is missing after "unknown topic or partition", of what this member owns or runs again.
@@ -270,16 +271,21 @@ class TopicWatch:
         read = {**own, **positions, **last}
         elsewhere = self._topics_of([*known.done, *known.last])
         topics = self._cluster.missing_topics({*self.names, *elsewhere, *self._topics_of(read)} - self._state.deleted)
-        missing = self._missing(topics, read, known, {p: at for p, at in read.items() if at is not None})
+        deleted = {partition: at for partition, at in read.items() if partition.topic in topics}
+        not_read = topics - self._topics_of(deleted)
+        cut = self._cut({p: at for p, at in read.items() if at is not None}, topics, known)
         # Read by others, handed over before, or reported by an earlier run. A topic of a pattern may also have been
         # created and deleted unnoticed.
         # R42: a topic that existed when the query started is no wrong name
-        never = {t for t in set(missing.not_read) - elsewhere if self._state.id_at_start(t) is None}
+        never = {t for t in not_read - elsewhere if self._state.id_at_start(t) is None}
         never = never if self._options.subscription.pattern is None else set()
         # R41: left out until it exists
-        left = self._present(self._owned, topics) - missing.cut.keys()
+        left = self._present(self._owned, topics) - cut.keys()
         absent = self._cluster.missing_partitions(dict.fromkeys(left, ""))
-        return replace(missing, never_existed=never, absent=absent)
+        return Missing(
+            topics=topics, deleted=deleted, not_read=not_read, handed_over=_done_of(not_read, known), cut=cut,
+            absent=absent, never_existed=never,
+        )  # fmt: skip
 
     def without_missing(self, view: GroupView) -> GroupView:
         """Return the view without missing partitions, and without those that are put off."""
@@ -318,31 +324,15 @@ class TopicWatch:
                 return {}
             return {name: info for each in sorted(names) for name, info in self._described([each]).items()}
 
-    def _missing(
-        self,
-        topics: Collection[str],
-        read: Mapping[TopicPartition, int | None],
-        known: Known,
-        positions: Mapping[TopicPartition, int],
-    ) -> Missing:
-        """Return what is lost with these deleted topics, and the partitions that recreated topics do not have.
-
-        `read` is how far partitions were read that are lost if their topic is deleted. `positions` are those that are
-        lost if their recreated topic does not have them.
-        """
-        deleted = {partition: at for partition, at in read.items() if partition.topic in topics}
-        not_read = set(topics) - self._topics_of(deleted)
-        present = self._present(positions, topics)
+    def _cut(
+        self, positions: Mapping[TopicPartition, int], deleted: Collection[str], known: Known
+    ) -> dict[TopicPartition, Reached]:
+        """Return those of these partitions that their recreated topics do not have."""
+        present = self._present(positions, deleted)
         ids = {p: known.ids.get(p.topic) if (id_ := self._state.topic_id(p)) is None else id_ for p in present}
         asked = {partition: topic_id for partition, topic_id in ids.items() if topic_id is not None}
         cut = self._cluster.missing_partitions(asked) if asked else set()
-        return Missing(
-            topics=topics,
-            deleted=deleted,
-            not_read=not_read,
-            handed_over={partition: at for partition, at in known.done.items() if partition.topic in not_read},
-            cut={partition: Reached(asked[partition], positions[partition]) for partition in cut},
-        )
+        return {partition: Reached(asked[partition], positions[partition]) for partition in cut}
 
     @staticmethod
     def _topics_of(partitions: Iterable[TopicPartition]) -> set[str]:
@@ -351,3 +341,8 @@ class TopicWatch:
     def _present(self, partitions: Iterable[TopicPartition], deleted: Collection[str]) -> set[TopicPartition]:
         """Return those of the partitions that are not known to be missing, nor belong to these deleted topics."""
         return {p for p in partitions if p.topic not in deleted and not self._state.is_missing(p)}
+
+
+def _done_of(topics: Collection[str], known: Known) -> dict[TopicPartition, int]:
+    """Return how far the lineage had read partitions of these topics before it handed them over."""
+    return {partition: at for partition, at in known.done.items() if partition.topic in topics}
