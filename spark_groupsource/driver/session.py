@@ -181,7 +181,7 @@ class Session:
         self._readiness.started()
         self._started = True
 
-    def request_stop(self, cause: StopCause = StopCause.OTHER) -> None:
+    def request_stop(self, cause: StopCause = StopCause.SIGTERM) -> None:
         """Ask the member to leave when the batch in flight is complete. Safe in a signal handler."""
         self._member.request_stop(cause)
 

@@ -29,10 +29,9 @@ class StopCause(Enum):
     SIGINT = "its reader process received SIGINT (Ctrl-C)"
     REQUEST = "the query was asked to stop through its checkpoint location (run_until_stopped, drain, groupkafka stop)"
     SPARK = "Spark has ended the query"
-    OTHER = "it was asked to leave"
 
 
-def member_left(group: str, *, clean: bool, cause: StopCause = StopCause.OTHER) -> MembershipError:
+def member_left(group: str, *, clean: bool, cause: StopCause) -> MembershipError:
     """Return the error of a query whose member has left after a request to stop."""
     repeats = errors.NOTHING_REPEATED if clean else "The batch in flight may be repeated."
     return MembershipError(errors.MEMBER_LEFT, group=group, cause=cause.value, repeats=repeats)
@@ -49,8 +48,8 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
         self.at_once = False
-        # That of the first request: `query.stop()` follows most others, with two signals.
-        self.cause = StopCause.OTHER
+        # That of the first request: `query.stop()` follows most others, with two signals. No other one leaves at once.
+        self.cause = StopCause.SPARK
 
     def leave_after_batch(self, cause: StopCause) -> None:
         """Request a stop as soon as the batch in flight is complete. Safe in a signal handler."""
@@ -60,7 +59,4 @@ class StopRequest:
 
     def leave_now(self) -> None:
         """Request a stop that does not wait for a batch."""
-        if not self.requested:
-            self.cause = StopCause.SPARK
-        self.at_once = True
-        self.requested = True
+        self.at_once = self.requested = True

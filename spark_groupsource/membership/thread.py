@@ -77,7 +77,7 @@ class MembershipThread:
         if self._thread is None:
             self._thread = self._runner.spawn(self._run, "groupkafka-member")
 
-    def request_stop(self, cause: StopCause = StopCause.OTHER) -> None:
+    def request_stop(self, cause: StopCause = StopCause.SIGTERM) -> None:
         """Ask the thread to leave the group when the batch in flight is complete, and to end (see `stopping`).
 
         Safe in a signal handler.

@@ -11,7 +11,7 @@ from spark_groupsource import errors
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.draining import END_AFTER_S
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
-from spark_groupsource.membership.stopping import member_left
+from spark_groupsource.membership.stopping import StopCause, member_left
 from spark_groupsource.model.offsets import OffsetRange
 from tests.unit.driver.session_bed import P0, START, Bed, earliest
 from tests.unit.fakes import (
@@ -198,7 +198,7 @@ def test_a_member_that_leaves_while_its_standby_partitions_are_kept_warm_fails_n
 
     def leave() -> None:
         bed.session.request_stop()
-        raise member_left("shop", clean=True)
+        raise member_left("shop", clean=True, cause=StopCause.SIGTERM)
 
     bed.session.unless_left(leave)
 

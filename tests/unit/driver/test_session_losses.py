@@ -10,7 +10,7 @@ from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
 from spark_groupsource.driver.query_state import SHORT_S
 from spark_groupsource.driver.read_check import COUNTS_S
 from spark_groupsource.errors import DataLossError
-from spark_groupsource.membership.stopping import member_left
+from spark_groupsource.membership.stopping import StopCause, member_left
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 from spark_groupsource.options.model import NextTrigger
@@ -191,7 +191,7 @@ def test_p8_a_trigger_after_the_member_has_left_leaves_the_check_to_the_stop(cap
     bed.session.request_stop()
 
     def left(_: SourceOffset) -> float:
-        raise member_left("shop", clean=True)
+        raise member_left("shop", clean=True, cause=StopCause.SIGTERM)
 
     bed.member.complete = left  # type: ignore[method-assign]
     assert bed.session.latest_offset(end) is end

@@ -457,7 +457,7 @@ def test_the_end_is_written_to_stderr_without_logging(
 def test_a_stop_that_others_have_asked_for_is_no_failure(clean: bool, location: str) -> None:
     """`groupkafka stop`, or SIGTERM to the reader process."""
     query = FakeQuery()
-    text = str(member_left("shop", clean=clean))
+    text = str(member_left("shop", clean=clean, cause=StopCause.SIGTERM))
     soon(lambda: query.fail(f"[STREAM_FAILED] terminated with exception: {text}"))
     end = run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
     assert end is (QueryEnd.DRAINED if clean else QueryEnd.CANCELLED)
@@ -468,7 +468,7 @@ def test_the_clean_end_of_one_source_says_nothing_of_another(location: str) -> N
     which ends the query, 3. the program reports that nothing is repeated, but the other's last batch is uncommitted."""
     query = FakeQuery()
     query.reads(2)
-    soon(lambda: query.fail(str(member_left("shop", clean=True))))
+    soon(lambda: query.fail(str(member_left("shop", clean=True, cause=StopCause.SIGTERM))))
     assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
 
 
