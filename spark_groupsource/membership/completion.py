@@ -65,7 +65,7 @@ class CompletionWatch:
     """Check the commit log for the batch in flight. Event thread only, apart from the thread that it runs.
 
     `flight()` is the batch in flight. `post` runs a function on the event thread. `on_complete(end)` is called there
-    when the log has the batch that ends at `end`. The machine compares `end` with the batch in flight: an answer may be
+    when the log has the batch that ends at `end`. The callee compares `end` with the batch in flight: an answer may be
     late.
     """
 

@@ -246,14 +246,9 @@ class MemberMachine:
         1. The group is at 50, the checkpoint at 100. `onConflict=group` decides for 50, in a new lineage.
         2. [50, 55) is planned in it.
         3. Spark reports late that the old batch is complete. With 100 committed, [55, 100) is lost.
-
-        Guards against (rule R25, a late answer of the commit log):
-        1. The store of the checkpoint hangs while it is asked about batch N.
-        2. Spark's trigger reports that batch N is complete. Batch N+1 is in flight.
-        3. The answer arrives: complete. If it counted for N+1, its end would be committed before Spark has written it.
         """
         # Three callers report the end of a batch. The first one counts: the others find nothing in flight.
-        # R25: a batch that is reported late is not in flight
+        # R25: a batch that Spark reports late is not in flight
         if self._flight is None or self._flight.end != end:
             return ()
         flight, self._flight = self._flight, None

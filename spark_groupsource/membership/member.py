@@ -234,8 +234,16 @@ class Member:
             self._completion.check_sometimes()
 
     def _complete_by_log(self, end: SourceOffset) -> None:
-        """Complete the batch that ends at `end`, because the commit log has it. The answer may be late."""
-        if self.machine.state not in FINAL_STATES:
+        """Complete the batch that ends at `end`, because the commit log has it. The answer may be late (rule R25).
+
+        Guards against (rule R25, a late answer of the commit log):
+        1. The store of the checkpoint hangs while it is asked about batch N.
+        2. Spark's trigger reports that batch N is complete. Batch N+1 is in flight.
+        3. The answer arrives: complete. If it counted for N+1, its end would be committed before Spark has written it.
+        """
+        flight = self.machine.flight
+        # R25: the answer may be about an earlier batch
+        if self.machine.state not in FINAL_STATES and flight is not None and flight.end == end:
             self._completed(end)
 
     # --- a batch that takes too long
