@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spark_groupsource.membership.port import CommitResult, Refusal
-from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, parse_metadata
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, metadata_of, parse_metadata
 from spark_groupsource.model.offsets import TopicPartition, parse_offset, same_topic
 from tests.sim.world import BEGIN_S
 
@@ -202,7 +202,11 @@ class Watch:
     def _not_committed(self, partition: TopicPartition, stay: _Stay) -> int | None:
         """Return the end of the newest batch if the group does not have it, and the wait for that is not over."""
         app, topic = self.app, self.app.cluster.topics.get(partition.topic)
-        held = app.coordinator.offsets.get(partition, GroupOffset(None)).offset
+        group = app.coordinator.offsets.get(partition, GroupOffset(None))
+        held, metadata = group.offset, metadata_of(group)
+        if metadata is not None and topic is not None and not same_topic(metadata.topic_id, topic.id):
+            # limits.md, "KIP-848 and a recreated topic": a late commit of the deleted topic has replaced the end.
+            return None
         entry = app.checkpoint.entries.get(app.checkpoint.newest)
         at = None if entry is None else entry.completed_at
         if topic is None or held is None or entry is None or at is None or at < stay.since:
