@@ -784,8 +784,8 @@ def test_a_client_that_dropped_a_rebalance_is_replaced(revoked_in: bytes, assign
 
 @pytest.mark.rule("R117")
 def test_a_second_revoke_does_not_hide_a_dropped_rebalance() -> None:
-    """1. The member drains in generation 2. 2. A topic changes: generation 3 revokes, too. 3. A topic changes again. 4. The
-    drain ends: the callbacks of the second revoke and of the assignment run in generation 4."""
+    """1. The member drains in generation 2. 2. A topic changes: generation 3 revokes, too. 3. A topic changes again. 4.
+    The drain ends: the callbacks of the second revoke and of the assignment run in generation 4."""
     with running() as bed:
         bed.own((0, 10), (1, 0), (2, 0))
         bed.group.post(lambda: setattr(bed.group, "in_generation", b"2"))
