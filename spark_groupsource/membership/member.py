@@ -499,8 +499,8 @@ class Member:
         4. The group waits for `kafka.max.poll.interval.ms` and removes it, and it never joins again.
         """
         generation = self._port.generation
-        # R117: the revoke's own assignment never came
-        if self._revoked_in not in (b"", generation):
+        # R117: the revoke's own assignment never came. A closing client has no generation, and takes part no more
+        if generation and self._revoked_in not in (b"", generation):
             self._misses_rebalances = True
             self._report.misses_rebalances()
         self._assigned_in, self._revoked_in = generation, b""
@@ -518,7 +518,8 @@ class Member:
             self._release_revoked(partitions)
             return
         started_s, generation = self._clock.monotonic_s(), self._port.generation
-        if self._port.incremental and generation != self._assigned_in:
+        # R117: an earlier revoke still lacks its assignment, or this one begins after the client has joined again
+        if self._port.incremental and not self._revoked_in and generation != self._assigned_in:
             self._revoked_in = generation
         self._fetch_for_release(partitions)
         hand_over = self._drain(partitions)

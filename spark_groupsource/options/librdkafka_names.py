@@ -34,8 +34,12 @@ def is_known(name: str) -> bool:
 
 
 def similar(name: str) -> str:
-    """Return librdkafka's name that is most like this one; empty if none is."""
-    return next(iter(difflib.get_close_matches(name, _ROW.findall(settings_table()), n=1, cutoff=0.75)), "")
+    """Return librdkafka's name most like this one; empty if there is none, or no temporary file can be written."""
+    try:
+        names = _ROW.findall(settings_table())
+    except OSError:
+        return ""
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.75)), "")
 
 
 def settings_table() -> str:

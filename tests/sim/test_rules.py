@@ -723,6 +723,22 @@ def test_r117_a_client_that_joined_during_a_revoke_is_replaced() -> None:
     assert {record.query for record in script.group.records[-6:] if record.event == "owns"} >= {"q1"}
 
 
+@pytest.mark.rule("R117")
+def test_r117_a_client_is_replaced_if_topics_change_twice_during_its_drain() -> None:
+    """1. q1 drains, because q2 has joined. 2. A partition is added, and q3 and q4 join: q1 loses another partition.
+    3. A partition is added again, before q1's drain ends. 4. q5 joins."""
+    script = _script(queries=5, drain_s=50.0, joins_in_callback=True, length_s=100.0, topics=(("orders", 6),))
+    script.on(3.0, lambda: script.batches_take(26.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(8.0, script.starts("q3"), script.starts("q4"))
+    script.on(9.0, lambda: script.cluster.grow("orders", 7))
+    script.on(18.0, lambda: script.cluster.grow("orders", 8))
+    script.on(45.0, script.starts("q5"))
+    script.run()
+    assert script.world.coverage["joined during a revoke (R85)"] == 2
+    assert _owns_at(script, "q5") < 60.0
+
+
 @pytest.mark.rule("R14")
 def test_r14_a_commit_in_doubt_is_repeated_one_at_a_time() -> None:
     """1. A commit's outcome is unknown, so it is sent again. 2. That has no answer for two seconds."""

@@ -32,7 +32,7 @@ from tests.unit.fakes import (
     tp,
 )
 
-P0, P1 = tp(0), tp(1)
+P0, P1, P2 = tp(0), tp(1), tp(2)
 R0, R1 = OffsetRange(P0, 10, 20), OffsetRange(P1, 0, 5)
 # Shorter than the heartbeat interval (no doubt), longer than the pause between two looks at the commit log.
 BRIEFLY_S = 0.6
@@ -780,6 +780,36 @@ def test_a_client_that_dropped_a_rebalance_is_replaced(revoked_in: bytes, assign
         bed.go_round(5)
         assert bed.group.waiting == 0
         assert len(bed.group.named("open")) == clients
+
+
+@pytest.mark.rule("R117")
+def test_a_second_revoke_does_not_hide_a_dropped_rebalance() -> None:
+    """1. The member drains in generation 2. 2. A topic changes: generation 3 revokes, too. 3. A topic changes again. 4.
+    The drain ends: the callbacks of the second revoke and of the assignment run in generation 4."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0), (2, 0))
+        bed.group.post(lambda: setattr(bed.group, "in_generation", b"2"))
+        bed.group.revoke(P2)
+        bed.group.post(lambda: setattr(bed.group, "in_generation", b"4"))
+        bed.group.revoke(P1)
+        bed.group.assign()
+        bed.until("another client", lambda _: len(bed.group.named("open")) == 2, step_s=0.1)
+
+
+@pytest.mark.rule("R117")
+def test_a_client_that_closes_misses_no_rebalance(caplog: pytest.LogCaptureFixture) -> None:
+    """A stop comes during a drain: the client calls the callback of the assignment while it closes, without a
+    generation."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.post(lambda: setattr(bed.group, "in_generation", b"2"))
+        bed.group.revoke(P1)
+        bed.group.post(lambda: setattr(bed.group, "in_generation", b""))
+        bed.group.assign()
+        bed.until("no callback is left", lambda _: bed.group.waiting == 0)
+        bed.go_round(5)
+        assert len(bed.group.named("open")) == 1
+    assert "ignore the next rebalances" not in caplog.text
 
 
 # --- a batch that takes longer than maxBatchMs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
 from spark_groupsource.errors import OptionError
@@ -35,6 +37,12 @@ def test_a_library_that_cannot_be_found(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(librdkafka_names, "library_path", missing)
     assert is_known("fetch.mn.bytes"), "the client refuses it when it is created"
+
+
+def test_a_misspelt_name_is_refused_where_no_file_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    with pytest.raises(OptionError, match="OPTION_UNKNOWN"):
+        make_options(**{"kafka.fetch.mn.bytes": "1"})
 
 
 @pytest.mark.parametrize(
