@@ -518,7 +518,7 @@ class Member:
             self._release_revoked(partitions)
             return
         started_s, generation = self._clock.monotonic_s(), self._port.generation
-        # R117: an earlier revoke still lacks its assignment, or this one begins after the client has joined again
+        # R117: the oldest revoke of a rebalance counts, until an assignment comes
         if self._port.incremental and not self._revoked_in and generation != self._assigned_in:
             self._revoked_in = generation
         self._fetch_for_release(partitions)
