@@ -155,7 +155,14 @@ METRICS_NOT_INSTALLED = Condition(
 SCHEMA_FIXED = Condition(
     "GROUPKAFKA.SCHEMA_FIXED",
     "The source has a fixed schema, but the reader was given another one: {given}",
-    "leave .schema(...) out and cast the columns key and value after the read.",
+    "leave .schema(...) out and cast the columns key and value after the read. A table in SQL needs exactly these"
+    " columns: {columns}",
+)
+WRITING_UNSUPPORTED = Condition(
+    "GROUPKAFKA.WRITING_UNSUPPORTED",
+    "The format 'groupkafka' only reads, and the query writes to it.",
+    "write with Spark's own format 'kafka' and its options kafka.bootstrap.servers and topic; it needs Spark's Kafka"
+    " package.",
 )
 PLAN_NOT_RUN = Condition(
     "GROUPKAFKA.PLAN_NOT_RUN",

@@ -147,7 +147,7 @@ class MemberReport:
         details = {"committed": committed, "uncommitted": uncommitted, "drain_ms": drain_ms, "repeated": repeated}
         self._write("revoked", partitions, outcome=outcome.name, **details)
         kept = self.metrics.assigned_partitions
-        text = "rebalance: group=%s revoked=%d kept=%d outcome=%s committed=%d drain_ms=%d repeated=%d"
+        text = "rebalance: group=%s revoked=%d kept=%d outcome=%s committed=%d drain_ms=%d repeated_at_most=%d"
         LOG.info(text, self._group, len(partitions), kept, outcome.name, committed, drain_ms, repeated)
         if outcome is DrainOutcome.DEADLINE:
             text = (
@@ -161,7 +161,7 @@ class MemberReport:
         self.metrics.count_rebalance("lost")
         self.metrics.records_repeated += repeated
         self._write("lost", partitions, repeated=repeated)
-        text = "rebalance: group=%s lost=%d repeated=%d partitions=%s"
+        text = "rebalance: group=%s lost=%d repeated_at_most=%d partitions=%s"
         LOG.warning(text, self._group, len(partitions), repeated, named_partitions(partitions))
 
     def gave_up(self, partitions: Partitions, batch_s: float) -> None:

@@ -390,7 +390,11 @@ def _check_value(name: str, value: str, prefix: str) -> None:
 def _check_broker_side(settings: Mapping[str, str]) -> None:
     for name in _BROKER_SIDE_SETTINGS:
         if name in settings:
-            reason = "under KIP-848 the broker sets session timeout, heartbeat interval and assignor."
+            reason = (
+                "under KIP-848 the broker sets session timeout, heartbeat interval and assignor. A group's own are"
+                " consumer.session.timeout.ms and consumer.heartbeat.interval.ms (kafka-configs.sh, entity type"
+                " groups)."
+            )
             raise conflict("kafka.group.protocol", "consumer", CLIENT_PREFIX + name, settings[name], reason)
 
 

@@ -388,7 +388,8 @@ def _assemble(
     max_poll_interval_ms = int(client.get("max.poll.interval.ms", "300000"))
     drain_timeout_ms: int | None = values["drainTimeoutMs"]  # type: ignore[assignment]
     if drain_timeout_ms is not None and drain_timeout_ms > max_poll_interval_ms:
-        raise invalid_option("drainTimeoutMs", str(drain_timeout_ms), f"0 to {max_poll_interval_ms}")
+        allowed = f"0 to kafka.max.poll.interval.ms ({max_poll_interval_ms})"
+        raise invalid_option("drainTimeoutMs", str(drain_timeout_ms), allowed)
     _check_max_batch(values)
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if isinstance(least, int) and isinstance(most, int) and least > most:

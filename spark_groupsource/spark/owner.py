@@ -16,6 +16,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -250,4 +251,4 @@ def _say(text: str) -> None:
     if LOG.hasHandlers():
         LOG.info("this driver %s", text)
     else:
-        print(f"this driver {text}", file=sys.stderr, flush=True)
+        print(f"{datetime.now():%H:%M:%S} this driver {text}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -113,9 +113,17 @@ class GroupKafkaDataSource(DataSource):
         self._has_reader = True
         return GroupKafkaBatchReader(parse_options(self.options, Reads.BATCH))
 
+    @without_frames
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Raise `OptionError`: this format only reads."""
+        raise OptionError(errors.WRITING_UNSUPPORTED)
+
+    streamWriter = writer
+
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():
-            raise OptionError(errors.SCHEMA_FIXED, given=schema.simpleString())
+            columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.schema())
+            raise OptionError(errors.SCHEMA_FIXED, given=schema.simpleString(), columns=columns)
 
 
 def _remade(kind: type[GroupKafkaDataSource], state: dict[str, Any]) -> GroupKafkaDataSource:

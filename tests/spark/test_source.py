@@ -165,5 +165,11 @@ def test_a_schema_of_the_user_is_refused(spark: SparkSession, embedded_kafka: Em
         "subscribe": "orders",
     }
     query = reader.options(**options).load().writeStream.format("noop").start()
-    with pytest.raises(PySparkException, match=r"SCHEMA_FIXED.*struct<value:string>"):
+    with pytest.raises(PySparkException, match=r"SCHEMA_FIXED.*struct<value:string>.*key binary, value binary, topic"):
         query.awaitTermination(120)
+
+
+def test_a_write_is_refused_with_the_format_that_writes(spark: SparkSession) -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "orders"}
+    with pytest.raises(PySparkException, match=r"WRITING_UNSUPPORTED.*format 'kafka'"):
+        spark.range(1).selectExpr("'a' AS value").write.format("groupkafka").mode("append").options(**options).save()

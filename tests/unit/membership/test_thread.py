@@ -454,7 +454,7 @@ def test_p6_a_completed_end_whose_commit_is_refused_counts_as_repeated(caplog: p
         bed.group.refusals.extend([Refusal.LOST, Refusal.LOST])
         bed.group.revoke(P0)
         bed.until("the handover", lambda view: not view.partitions)
-    assert "revoked=1 kept=0 outcome=COMPLETE committed=0 drain_ms=0 repeated=10" in caplog.text
+    assert "revoked=1 kept=0 outcome=COMPLETE committed=0 drain_ms=0 repeated_at_most=10" in caplog.text
 
 
 @pytest.mark.rule("R14")
@@ -623,7 +623,7 @@ def test_a_stop_after_a_suspension_does_not_wait_for_lost_partitions(caplog: pyt
         assert not bed.member.left_clean
     assert "left: group=shop outcome=LOST" in caplog.text
     assert "drainTimeoutMs" not in caplog.text
-    assert caplog.text.count("repeated=10") == 1, "what is repeated is counted once"
+    assert caplog.text.count("repeated_at_most=10") == 1, "what is repeated is counted once"
 
 
 # --- SIGTERM with a batch in flight

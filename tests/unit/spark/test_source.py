@@ -136,6 +136,13 @@ def test_an_archive_without_bytecode_is_logged_with_the_command(
     assert ["groupkafka doctor --fix-startup" in message for message in caplog.messages] == [True] * is_slow
 
 
+def test_batch_and_streaming_writes_are_refused() -> None:
+    source = GroupKafkaDataSource(NEEDED)
+    for make in (source.writer, source.streamWriter):
+        with pytest.raises(OptionError, match="WRITING_UNSUPPORTED"):
+            make(source_schema(False), True)
+
+
 @pytest.mark.parametrize("make", [
     lambda: GroupKafkaDataSource({"subscribe": "t", "startingoffsets": "{"}),
     lambda: GroupKafkaDataSource(NEEDED | {"startingoffsets": "latest"}).reader(source_schema(False)),
