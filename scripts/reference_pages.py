@@ -84,7 +84,8 @@ ERRORS_HEAD = """# Errors
 Every error of this source: what it reports, and what to do. Each has an id that does not change. An error reads
 `[ID] what happened. What to do: advice`. Names in braces stand for the values at hand. Search this page for the id.
 
-Errors marked *may pass* can succeed later without a change of yours; a restart of the query is enough.
+Errors marked *may pass* can succeed later without a change of yours; a restart of the query is enough. Warnings, which
+end no query, are on the page of [log lines](log.md).
 """
 # Where to read on, for errors whose advice depends on the option at hand.
 ADVICE_PAGES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -108,6 +109,49 @@ def test_every_page_ends_with_where_to_go_next() -> None:
     ending = re.compile(r"^(## (Next|Where to go next)|Next: )", re.MULTILINE)
     without = [page.name for page in pages if not ending.search(page.read_text(encoding="utf-8"))]
     assert without == []
+
+
+def test_the_page_of_log_lines_has_every_warning_of_a_query_and_nothing_else() -> None:
+    """Guard the page that is searched with a line of the log: both its texts and the package's change."""
+    page = (ROOT / "docs" / "reference" / "log.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
+    shown = {text for row in rows for text in re.findall(r"`([^`]+)`", row)}
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in (ROOT / "spark_groupsource").rglob("*.py")}
+    written = {_dotted(text) for tree in trees.values() for text in _texts(tree)}
+    assert sorted(text for text in shown - {"spark_groupsource.client.*"} if not _is_in(text, written)) == []
+    warnings = {text for path, tree in trees.items() if "cli" not in path.parts for text in _warnings(tree)}
+    # These begin with a text of their own, which is shown.
+    unknown = {"...: group=...", "... (docs/deploying.md)"}
+    assert len(warnings) > 50
+    assert sorted(text for text in warnings - unknown if not any(each in text for each in shown)) == []
+
+
+def _is_in(text: str, written: Iterable[str]) -> bool:
+    return any(text in each for each in written)
+
+
+def _dotted(text: str) -> str:
+    return re.sub(r"%[-.\d]*[a-z]", "...", text)
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _warnings(tree: ast.AST) -> Iterator[str]:
+    """Return the format of each line from level WARNING on: the text itself, or that of the name that is logged."""
+    named: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            named.setdefault(ast.unparse(node.targets[0]), []).append(_dotted(node.value.value))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args or not isinstance(node.func, ast.Attribute):
+            continue
+        if ast.unparse(node.func.value) in {"LOG", "WAITING"} and node.func.attr in {"warning", "error", "exception"}:
+            yield from map(_dotted, _texts(node.args[0]))
+            yield from named.get(ast.unparse(node.args[0]), [])
 
 
 def test_examples_give_the_checkpoint_location_once() -> None:

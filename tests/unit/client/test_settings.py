@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from spark_groupsource.client.errors import LastTransportError
-from spark_groupsource.client.settings import few_records_settings
+from spark_groupsource.client.settings import base_settings, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.cluster.admin import admin_client
 from spark_groupsource.cluster.probe import Probe
@@ -82,3 +82,10 @@ def test_readers_have_the_clients_largest_limit_unless_the_user_sets_one(given: 
     assert reading_client_settings(options, 8 * MIB)[name] == (given or str(2**31 - 1))
     few = few_records_settings(options, "lag").get(name)
     assert few == (None if given == "5000000" else given or str(2**31 - 1))
+
+
+def test_no_client_sends_metrics_if_the_user_turns_that_off() -> None:
+    options = make_options(**{"kafka.enable.metrics.push": "false"})
+    assert base_settings(options, "member")["enable.metrics.push"] == "false"
+    assert few_records_settings(options, "probe")["enable.metrics.push"] == "false"
+    assert reading_client_settings(options, MIB)["enable.metrics.push"] == "false"
