@@ -74,12 +74,12 @@ _MEMBER: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "topic.metadata.refresh.interval.ms": ("metadata_max_age_ms", int),
 }
 # Settings that the source sets itself (strategies), that only readers of records need, or that only concern
-# librdkafka's log.
+# librdkafka's log and the metrics that it sends to brokers (KIP-714).
 _LEFT_TO_OTHERS = re.compile(
     r"partition\.assignment\.strategy|group\.protocol|isolation\.level|logger"
     r"|fetch\..*|queued\..*|max\.partition\.fetch\.bytes|receive\.message\.max\.bytes|message\.max\.bytes"
     r"|socket\.(receive|send)\.buffer\.bytes|topic\.metadata\.(refresh\.(fast|sparse)|propagation)\..*"
-    r"|statistics\.interval\.ms|debug|log_level|log\..*|broker\.version\.fallback|api\.version\..*"
+    r"|statistics\.interval\.ms|debug|log_level|log\..*|broker\.version\.fallback|api\.version\..*|enable\.metrics\.push"
 )
 _REFUSED = "with option assignors the membership uses the client kafka-python, which has no such setting."
 _INSTEAD = "leave it out (executor.kafka.{name} sets it for executors only), or leave assignors out."

@@ -110,6 +110,7 @@ class CommitWait:
 
     def _caught_up(self) -> None:
         self._behind, self._reported_cut_off = None, False
+        LOG.info("commits are accepted again: group=%s", self._options.group_id)
         self._metrics.write("commits", behind=False)
 
     def cut_off(self, view: GroupView) -> bool:

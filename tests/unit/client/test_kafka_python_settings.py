@@ -65,6 +65,7 @@ MEMBER_ONLY = [
 ]
 READERS_ONLY = {
     "isolation.level": "read_committed",
+    "enable.metrics.push": "false",
     "fetch.min.bytes": "1",
     "fetch.wait.max.ms": "7",
     "queued.min.messages": "5",

@@ -122,7 +122,9 @@ def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCapt
     assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
     bed.accept_commits()
     bed.ends(p0=13)
-    fourth = bed.session.latest_offset(third)
+    with caplog.at_level(logging.INFO):
+        fourth = bed.session.latest_offset(third)
+    assert "commits are accepted again: group=shop" in caplog.messages
     bed.refuse_commits()
     bed.ends(p0=14)
     assert ranges(bed.session.latest_offset(fourth)) == ["orders-0 [13, 14)"]
