@@ -149,7 +149,9 @@ class PartitionRows:
                 self.position = head.last + 1
             else:
                 rows, self.kept[0] = head.split(end)
-                taken.append(rows)
+                # The head may begin in a gap: `first` is then before its first row.
+                if rows.num_rows:
+                    taken.append(rows)
                 self.position = end
         if not self.kept:
             self.position = max(self.position, min(self.reached, end))
