@@ -23,7 +23,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.clients.choose import make_client
@@ -47,7 +47,8 @@ PoolKey = tuple[ClientKey, bool, int]
 
 @dataclass(slots=True)
 class _Idle:
-    key: PoolKey
+    # Has the client's settings, and so its secrets.
+    key: PoolKey = field(repr=False)
     consumer: RangeConsumer
     since_s: float
 

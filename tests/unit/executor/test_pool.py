@@ -382,6 +382,12 @@ def test_the_housekeeper_runs_while_there_is_something_to_look_after() -> None:
         assert waited == [pytest.approx(REST_AFTER_S), pytest.approx(IDLE_TIMEOUT_S - REST_AFTER_S)]
 
 
+def test_the_settings_of_an_idle_consumer_are_not_in_its_repr() -> None:
+    bed = Bed()
+    bed.fill(at(0), options=make_options(kafka__sasl__username="me", kafka__sasl__password="canary-91c4"))
+    assert "canary-91c4" not in repr(bed.pool._idle)
+
+
 def _bulk(*numbers: int) -> list[OffsetRange]:
     """Return the ranges of a task that is too large for a share of the memory."""
     return [OffsetRange(tp(number), 0, 10_000) for number in numbers]
