@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -74,6 +75,12 @@ def token_of(answer: Any, now_s: float) -> Token:
         raise TypeError(f"its principal and extensions are {kinds}, not a text and a dict")
     if not all(isinstance(part, str) for pair in extensions.items() for part in pair):
         raise ValueError("its extensions are not all text")
+    try:
+        "".join((value, principal, *extensions, *extensions.values())).encode()
+    except UnicodeEncodeError:
+        raise ValueError("its token, principal and extensions are no text that UTF-8 can encode") from None
+    if math.isnan(expires_s):
+        raise ValueError("its expiry is nan, not a number of seconds since the epoch")
     if expires_s > 100 * now_s:
         raise ValueError("its expiry is in milliseconds; seconds since the epoch are needed")
     if expires_s <= now_s:

@@ -182,8 +182,9 @@ class TokenKeeper:
         """Set the token on a client of librdkafka, now and later."""
         token = self.current()
         with self._lock:
-            self._handles.add(handle)
+            # First, because the caller destroys the client if this fails.
             _set_token(handle, self._token or token)
+            self._handles.add(handle)
 
     def remove_handle(self, handle: int) -> None:
         """Stop setting tokens on a client of librdkafka, which may then be destroyed."""

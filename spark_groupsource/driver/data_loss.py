@@ -69,7 +69,7 @@ class LossReporter:
         Raises `DataLossError` if failOnDataLoss is true and records were removed.
         """
         every = tuple(ranges)
-        lost = _removed(every, beginnings)
+        lost = removed_parts(every, beginnings)
         self.report_loss(lost)
         starts = {item.partition: item.end for item in lost}
         return tuple(OffsetRange(r.partition, starts.get(r.partition, r.start), r.end, r.leader_epoch) for r in every)
@@ -185,7 +185,7 @@ class LossReporter:
         `beginnings` are those of the logs now. It is an upper bound: the executor may have read the records before they
         were removed. `earlier`: an earlier run of the query has completed the batch. `counts`: whether it counts.
         """
-        lost = self._unreported(_removed(ranges, beginnings))
+        lost = self._unreported(removed_parts(ranges, beginnings))
         self._report_read(lost, "removed", earlier=earlier, counts=counts)
 
     def report_replaced_while_read(
@@ -286,7 +286,9 @@ def lost_before(
     return [OffsetRange(p, at, lows[p]) for p, at in sorted(positions.items()) if lows.get(p, at) > at]
 
 
-def _removed(ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, LogEnd | None]) -> list[OffsetRange]:
+def removed_parts(
+    ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, LogEnd | None]
+) -> list[OffsetRange]:
     """Return the parts of these ranges that are before the beginnings of their logs."""
     lows = {partition: begin.offset for partition, begin in beginnings.items() if begin is not None}
     cut = ((item, min(item.end, lows.get(item.partition, 0))) for item in ranges)

@@ -88,11 +88,6 @@ class PartitionRows:
         """Return where to begin if the partition is assigned again."""
         return max(self.position, self.reached) if self.kept else self.position
 
-    @property
-    def is_blocked(self) -> bool:
-        """Return whether the next record is one that no row can hold."""
-        return bool(self.kept) and isinstance(self.kept[0].item, Misfit)
-
     def finished(self, end: int) -> bool:
         """Return whether all records before `end` were returned.
 
@@ -114,7 +109,7 @@ class PartitionRows:
 
     def advance(self, position: int) -> None:
         """Move to a later offset and drop the rows before it."""
-        self.position = max(self.position, position)
+        self.position = position
         while self.kept and self.kept[0].first < position:
             head = self.kept.popleft()
             if head.last >= position and not isinstance(head.item, Misfit):
@@ -149,7 +144,9 @@ class PartitionRows:
                 self.position = head.last + 1
             else:
                 rows, self.kept[0] = head.split(end)
-                taken.append(rows)
+                # The head may begin in a gap: `first` is then before its first row.
+                if rows.num_rows:
+                    taken.append(rows)
                 self.position = end
         if not self.kept:
             self.position = max(self.position, min(self.reached, end))

@@ -23,7 +23,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.clients.choose import make_client
@@ -47,7 +47,8 @@ PoolKey = tuple[ClientKey, bool, int]
 
 @dataclass(slots=True)
 class _Idle:
-    key: PoolKey
+    # Has the client's settings, and so its secrets.
+    key: PoolKey = field(repr=False)
     consumer: RangeConsumer
     since_s: float
 
@@ -180,8 +181,14 @@ class ConsumerPool:
         with self._lock:
             self._idle.append(_Idle(pool_key(consumer.requests.options), consumer, self._clock.monotonic_s()))
             if self._housekeeper is None and self._pause is not None:
-                self._housekeeper = threading.Thread(target=self._keep_house, name="groupkafka-pool", daemon=True)
-                self._housekeeper.start()
+                housekeeper = threading.Thread(target=self._keep_house, name="groupkafka-pool", daemon=True)
+                try:
+                    housekeeper.start()
+                except RuntimeError as error:
+                    # The task has all its rows.
+                    LOG.warning("idle consumers stay open until the next task ends: %s", error)
+                else:
+                    self._housekeeper = housekeeper
 
     def tidy(self) -> float | None:
         """Rest or close consumers that are due. Return the seconds until the next one is due, None if none is idle."""

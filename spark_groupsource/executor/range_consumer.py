@@ -228,7 +228,8 @@ class RangeConsumer:
         queues until all ranges before them have ended, so the order of rows does not depend on the order of arrival.
         Raises `OutOfRange` if the log of the first range does not have the position or is missing; continue with `skip`
         or `give_up`. Raises `AccessError` for a topic that may not be read, and `ReadError` for a damaged record, or
-        one that no row can hold, once it is the next one.
+        one that no row can hold, once it is the next one of its range. A `ReadError` ends the task: rows of earlier
+        ranges may be dropped with it.
 
         Guards against (rule R56):
         1. A map task gives its rows in the order of the brokers' answers. Spark deals them to reducers by their
@@ -248,8 +249,6 @@ class RangeConsumer:
                 self._receive(item, rows, timeout_s)
                 self._held_up = self._held_up or (timeout_s > 0.0 and rows.lacks(item.end))
                 timeout_s = 0.0
-            if taken and rows.is_blocked:
-                break
             found = rows.pop_rows(item.end)
             taken += found
             room -= sum(batch.num_rows for batch in found)

@@ -86,8 +86,15 @@ class TopicProof:
 
     @property
     def has_unproven(self) -> bool:
-        """Return whether any row that the consumer has returned is not proven."""
-        return any(self._consumer.position(p) > at for p, at in self._proven.items() if p.topic in self._ids)
+        """Return whether any row that the consumer has returned is not proven, or is held.
+
+        Guards against:
+        1. A topic was planned by brokers without topic ids, another one after their upgrade. One task has both.
+        2. The request after 8 MB proves all rows of the one with an id. The last rows of the other one are held.
+        3. The task would end without them: they are lost.
+        """
+        with_id = ((p, at) for p, at in self._proven.items() if p.topic in self._ids)
+        return bool(self._ids and self._held) or any(self._consumer.position(p) > at for p, at in with_id)
 
     def proven(self, item: OffsetRange) -> int:
         """Return the offset up to which a range is proven; its position if it needs no proof."""

@@ -281,6 +281,19 @@ def test_a_closed_client_gets_no_token(provider: Provider) -> None:
     assert not kept._clients
 
 
+def test_a_client_that_gets_no_token_is_not_kept(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is destroyed, and the next token would be set on it."""
+    kept = keeper(provider)
+
+    def refuse(handle: int, token: Token) -> None:
+        raise OSError("no library")
+
+    monkeypatch.setattr(tokens, "_set_token", refuse)
+    with pytest.raises(OSError, match="no library"):
+        kept.add_handle(1)
+    assert not kept._handles
+
+
 def test_without_a_known_handle_the_client_calls_for_tokens(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +331,10 @@ def test_extensions_and_principal_reach_the_client(provider: Provider) -> None:
         ((CANARY, "2e9"), "its expiry is str"),
         ((CANARY, 1795616396653), "milliseconds"),
         ((CANARY, 1.0), "expired"),
+        ((CANARY, float("nan")), "its expiry is nan"),
+        ((f"{CANARY}\udc91", 2e9), "are no text that UTF-8 can encode"),
+        ((CANARY, 2e9, "me\udc91"), "are no text that UTF-8 can encode"),
+        ((CANARY, 2e9, "me", {"a": "\udc91"}), "are no text that UTF-8 can encode"),
         ((CANARY, 2e9, 5), "principal"),
         ((CANARY, 2e9, "me", ["a"]), "extensions"),
         ((CANARY, 2e9, "me", {"a": 1}), "extensions"),

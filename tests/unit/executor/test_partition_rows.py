@@ -36,6 +36,15 @@ def test_rows_are_cut_at_every_offset(offsets: Iterable[int]) -> None:
             assert rows.position == 10
 
 
+def test_a_range_inside_a_gap_of_kept_rows_has_no_record_batch() -> None:
+    """1. 10 and 20 are received; 11 to 19 were compacted. 2. One task reads [10, 12), the next one [12, 15)."""
+    rows = rows_at(10, [10, 20])
+    assert popped(rows, 12) == [10]
+    assert rows.pop_rows(15) == []
+    assert rows.position == 15
+    assert popped(rows, 21) == [20]
+
+
 def test_what_a_range_lacks() -> None:
     rows = rows_at(0)
     assert rows.lacks(2)

@@ -382,6 +382,31 @@ def test_the_housekeeper_runs_while_there_is_something_to_look_after() -> None:
         assert waited == [pytest.approx(REST_AFTER_S), pytest.approx(IDLE_TIMEOUT_S - REST_AFTER_S)]
 
 
+def test_a_housekeeper_that_cannot_be_started_fails_no_task_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. The process may have no new thread now. 2. A later task's end starts it."""
+    bed = Bed()
+    done = threading.Event()
+    pool = ConsumerPool(bed.make, bed.clock, bed.clock.advance)
+    consumer = pool.borrow(OPTIONS, [at(0)])
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        pool.give_back(consumer)
+    assert repr(pool) == "ConsumerPool(idle=1, resting=0)"
+    bed.clients[0].close = done.set  # type: ignore[method-assign]
+    pool.give_back(pool.borrow(OPTIONS, [at(0)]))
+    assert done.wait(WAIT_S), "the housekeeper closes what is idle"
+
+
+def test_the_settings_of_an_idle_consumer_are_not_in_its_repr() -> None:
+    bed = Bed()
+    bed.fill(at(0), options=make_options(kafka__sasl__username="me", kafka__sasl__password="canary-91c4"))
+    assert "canary-91c4" not in repr(bed.pool._idle)
+
+
 def _bulk(*numbers: int) -> list[OffsetRange]:
     """Return the ranges of a task that is too large for a share of the memory."""
     return [OffsetRange(tp(number), 0, 10_000) for number in numbers]

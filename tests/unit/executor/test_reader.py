@@ -657,6 +657,23 @@ def test_what_is_proven_of_a_large_range_is_not_lost_with_the_rest(caplog: pytes
     assert f"orders-0 [{len(rows)}, 40): the topic was deleted and recreated" in caplog.text
 
 
+def test_p1_rows_of_a_topic_without_an_id_are_not_dropped_when_the_others_are_proven() -> None:
+    """1. A topic was planned before its brokers knew ids, another one later. 2. One task has both.
+
+    3. The request after 8 MiB proves all rows of the topic with an id. 4. The rest is of the other one.
+    """
+    other = tp(0, "refunds")
+    bed = Bed(records(0, 10, 11, 12), *[[Large(other, offset)] for offset in range(20)], subscribe="orders,refunds")
+    found = read_task(
+        bed.options, (R0, OffsetRange(other, 0, 20)), bed.pool, bed.clock,
+        topic_ids={"orders": TOPIC_ID, "refunds": NO_TOPIC_ID}, make_lost=bed._lost,
+    )  # fmt: skip
+    rows = pa.Table.from_batches(list(found)).to_pylist()
+    assert [(row["topic"], row["offset"]) for row in rows] == [
+        *(("orders", offset) for offset in (10, 11, 12)), *(("refunds", offset) for offset in range(20)),
+    ]  # fmt: skip
+
+
 def test_brokers_without_topic_ids_are_not_asked() -> None:
     bed = Bed(records(0, 10, 11, 12))
     rows = list(read_task(bed.options, (R0,), bed.pool, bed.clock, topic_ids={"orders": NO_TOPIC_ID}))

@@ -184,6 +184,12 @@ def test_lost_records(caplog: pytest.LogCaptureFixture) -> None:
     assert "orders-0 [3, 10)" in caplog.text
 
 
+def test_what_is_missing_behind_the_end_is_not_lost() -> None:
+    assert Bed(startingOffsets=EACH % (30, 5), endingOffsets=EACH % (40, 5)).ranges() == ["orders-0 [30, 40)"]
+    with pytest.raises(DataLossError, match=r"orders-0 \[0, 8\)"):
+        Bed(startingOffsets=EACH % (0, 30), endingOffsets=EACH % (8, 40)).ranges()
+
+
 def test_tasks_follow_the_options() -> None:
     bed = Bed(minPartitions="4")
     ranges, _ = batch_ranges(bed.options, bed.cluster)
