@@ -89,14 +89,21 @@ class SharedState:
         self._look()
         # R116: Spark has made the state by now. Only an answer counts
         self._looks += self.has_state is False
-        if self.has_state:
-            # R115: the answer of a store that did not answer at the start
-            self._decide(LACKS_RECORDS, self._open)
         return bool(self.has_state)
 
     def _look(self) -> None:
+        """Look for the state until it is there, and decide then what was left open.
+
+        Guards against:
+        1. A query with state gets a partition that others have read on. Its store does not answer.
+        2. It gets another partition. The store answers by now.
+        3. If only that partition was decided, the gap of the first one would be forgotten.
+        """
         if not self.has_state:
             self.has_state = self._exists()
+            if self.has_state:
+                # R115: the answer of a store that did not answer at the start
+                self._decide(LACKS_RECORDS, self._open)
 
     def check_starts(
         self,
