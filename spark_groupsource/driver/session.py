@@ -284,8 +284,7 @@ class Session:
         deadline: StepDeadline | None = None
         while deadline is None or not deadline.expired():
             # Without a topic nothing is ever assigned.
-            waits = bool(self._topics.names) or self._later is not NextTrigger.UNKNOWN
-            view = self._readiness.settled_view(self._later if waits else NextTrigger.COMES)
+            view = self._readiness.settled_view(self._later if self._topics.present else NextTrigger.COMES)
             if view is None:
                 self._missing.compare_unassigned()
                 return start
