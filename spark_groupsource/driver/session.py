@@ -161,7 +161,6 @@ class Session:
             self._watch.start()
         reach("before-join", self._options.client_id)
         self._topics.match()
-        self._topics.compare(known)
         self._topics.started_with(self._missing.describe(self._topics.names, known))
         if self._options.checkpoint_location is None:
             LOG.warning(

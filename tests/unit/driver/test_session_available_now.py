@@ -13,7 +13,7 @@ from spark_groupsource.membership.client_renewal import UNRELEASED_MARGIN_S
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import NextTrigger, ReadBounds
 from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, ranges
-from tests.unit.fakes import offset_of
+from tests.unit.fakes import offset_of, tp
 
 
 def test_available_now_asks_only_for_the_partitions_of_option_assign() -> None:
@@ -56,6 +56,18 @@ def test_available_now_without_partitions_says_so(caplog: pytest.LogCaptureFixtu
 def test_available_now_waits_longer_than_a_static_member_for_its_instance_id() -> None:
     """Else NO_ASSIGNMENT hides INSTANCE_ID_IN_USE. The second wait begins later: with the first refusal."""
     assert AVAILABLE_NOW_MARGIN_S >= UNRELEASED_MARGIN_S + 10
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_the_checkpoint_of_another_query_is_noticed_with_each_trigger(
+    available_now: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AvailableNow starts the session before Spark says where it goes on."""
+    bed = earliest(p0=5)
+    if available_now:
+        bed.session.prepare_available_now()
+    bed.session.latest_offset(offset_of(OffsetRange(tp(0, "refunds"), 0, 5)))
+    assert caplog.text.count("has read none of these topics, but refunds") == 1
 
 
 def test_available_now_ends_when_others_own_everything() -> None:
