@@ -117,12 +117,16 @@ class FirstStarts:
         # With option assign there are no other members.
         if self._options.subscription.partitions or (self._tries is not None and self._tries.expired()):
             return []
-        topics = {p.topic for p in owned if p.partition == 0 and self._moves(self._options.starting.of(p))}
+        topics = {p.topic for p in owned if p.partition == 0}
         # R105: the owner of the first partition stores the starts of all
         without = [
             partition
             for partition in all_partitions({topic: described[topic] for topic in sorted(topics)})
-            if partition not in owned and partition in fetched and fetched[partition].offset is None
+            if partition not in owned
+            and partition in fetched
+            and fetched[partition].offset is None
+            # An option may name offsets for some partitions, and an edge for others.
+            and self._moves(self._options.starting.of(partition))
         ]
         return list(filter(self.is_moving, (decide(OwnedView(p, fetched[p], None)) for p in without)))
 

@@ -96,6 +96,7 @@ class MissingTopics:
     def check_start(self, known: Known) -> None:
         """Compare once after a start what the checkpoint has read with the cluster."""
         if not self._start_checked:
+            self._topics.compare(known)
             self._leave_out(self._topics.started_from(known))
             self._compare_left()
             self._start_checked = True

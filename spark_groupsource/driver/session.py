@@ -161,7 +161,6 @@ class Session:
             self._watch.start()
         reach("before-join", self._options.client_id)
         self._topics.match()
-        self._topics.compare(known)
         self._topics.started_with(self._missing.describe(self._topics.names, known))
         if self._options.checkpoint_location is None:
             LOG.warning(
@@ -284,8 +283,7 @@ class Session:
         deadline: StepDeadline | None = None
         while deadline is None or not deadline.expired():
             # Without a topic nothing is ever assigned.
-            waits = bool(self._topics.names) or self._later is not NextTrigger.UNKNOWN
-            view = self._readiness.settled_view(self._later if waits else NextTrigger.COMES)
+            view = self._readiness.settled_view(self._later if self._topics.present else NextTrigger.COMES)
             if view is None:
                 self._missing.compare_unassigned()
                 return start
@@ -441,15 +439,14 @@ class Session:
         tasks = replayed
         if tasks is None:
             if self._shared.begins():
-                self._mark_owned()
-                self._member.mark(self._batch(end))
+                self._draining.call(lambda: self._mark_owned(end))
             tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
         given_out = tuple(item for task in tasks for item in task)
         self._flight = _InFlight(end, read=True, given_out=given_out, replayed=replayed)
         return tasks
 
-    def _mark_owned(self) -> None:
-        """Mark all partitions as those of a query with state, before its first batch runs.
+    def _mark_owned(self, end: SourceOffset) -> None:
+        """Mark all partitions, and the batch that ends at `end`, as those of a query with state, before it runs.
 
         Guards against (rule R116, a long first batch):
         1. A query with state runs its first batch for an hour.
@@ -461,6 +458,7 @@ class Session:
         # R116: not with its end only
         if items and view.committed:
             self._member.establish({}, items, view.assignment, math.inf)
+        self._member.mark(self._batch(end))
 
     def _replayed(self, end: SourceOffset) -> tuple[Task, ...]:
         """Return the tasks of a logged batch. Raises MEMBER_LEFT, whatever fails, after a request to stop."""

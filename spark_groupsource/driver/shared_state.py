@@ -58,6 +58,8 @@ class SharedState:
         self._clock = clock
         self._metrics = metrics
         self._looks = 0
+        # Whether this run has had a batch with state.
+        self._begun = False
         # Whether the query has state; None if that is not known.
         self.has_state: bool | None = None
         # What it lacks if it has state, found while that was not known.
@@ -72,7 +74,7 @@ class SharedState:
         self._reported_share = False
 
     def begins(self) -> bool:
-        """Return whether the query has state by now, and had none at the last look. Called before Spark runs a batch.
+        """Return whether to mark all partitions now: in this run, no batch before had state. Called before one runs.
 
         Raises as `check_starts`.
 
@@ -83,20 +85,33 @@ class SharedState:
         Guards against (a store that hangs for the first batches):
         1. The store does not answer while the first batches of a query with state are planned.
         2. It answers later, and nobody asks again: no commit of this run has the mark.
+
+        Guards against (an empty first batch):
+        1. A query with state finds no records. Spark runs an empty first batch, for which it makes the state.
+        2. It starts again, and has state from the beginning. Records come, and its first batch runs for an hour.
+        3. A new query joins, sees no mark, and reads orders-1.
         """
-        if self.has_state or self._looks >= _LOOKS:
+        if self._begun or self._looks >= _LOOKS:
             return False
         self._look()
         # R116: Spark has made the state by now. Only an answer counts
         self._looks += self.has_state is False
-        if self.has_state:
-            # R115: the answer of a store that did not answer at the start
-            self._decide(LACKS_RECORDS, self._open)
-        return bool(self.has_state)
+        self._begun = bool(self.has_state)
+        return self._begun
 
     def _look(self) -> None:
+        """Look for the state until it is there, and decide then what was left open.
+
+        Guards against:
+        1. A query with state gets a partition that others have read on. Its store does not answer.
+        2. It gets another partition. The store answers by now.
+        3. If only that partition was decided, the gap of the first one would be forgotten.
+        """
         if not self.has_state:
             self.has_state = self._exists()
+            if self.has_state:
+                # R115: the answer of a store that did not answer at the start
+                self._decide(LACKS_RECORDS, self._open)
 
     def check_starts(
         self,

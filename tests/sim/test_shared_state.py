@@ -431,10 +431,12 @@ def test_a_store_that_answers_late_hides_no_gap(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.rule("R116")
 @pytest.mark.parametrize("protocol", ["cooperative", "kip848", "eager"])
-def test_an_accidental_start_in_a_long_first_batch(protocol: str) -> None:
-    """1. q1 with state reads its backlog: the first batch takes longer than the drain timeout. 2. q2 is new, and
-    joins meanwhile. 3. It is stopped. 4. q1 goes on with all partitions."""
+@pytest.mark.parametrize("empty", [False, True], ids=["", "after an empty one"])
+def test_an_accidental_start_in_a_long_first_batch(protocol: str, empty: bool) -> None:
+    """1. q1 with state reads its backlog: the first batch takes longer than the drain timeout. Or an empty batch before
+    has made the state. 2. q2 is new, and joins meanwhile. 3. It is stopped. 4. q1 goes on with all partitions."""
     script = _script(length_s=90.0, protocol=protocol, heartbeat_s=1.0)
+    script.app("q1").checkpoint.has_state = empty
     script.on(0.0, lambda: script.batches_take(40.0, "q1"), script.writes(100))
     script.on(20.0, script.starts("q2"))
     script.on(30.0, script.writes(50))

@@ -116,3 +116,13 @@ def test_a_query_that_ends_by_itself_waits_too() -> None:
     assert bed.session.latest_offset(START) is START
     assert bed.committed() == {1: 9}
     assert WAIT_S + ARRIVED_S <= bed.paused < WAIT_S + ARRIVED_S + 5.0
+
+
+@pytest.mark.rule("R105")
+@pytest.mark.parametrize("first", [3, -2], ids=["an offset", "the beginning"])
+def test_the_owner_of_a_first_partition_that_does_not_move_stores_the_others(first: int) -> None:
+    bed = Bed(startingOffsets=json.dumps({"orders": {"0": first, "1": -1}}))
+    bed.join(P0)
+    bed.ends(p0=5, p1=9)
+    bed.session.latest_offset(START)
+    assert bed.committed() == {0: max(first, 0), 1: 9}

@@ -10,9 +10,10 @@ from spark_groupsource.cluster.port import Edge, LogEnd
 from spark_groupsource.driver.readiness import AVAILABLE_NOW_MARGIN_S
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError
 from spark_groupsource.membership.client_renewal import UNRELEASED_MARGIN_S
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import NextTrigger, ReadBounds
 from tests.unit.driver.session_bed import P0, P1, START, Bed, earliest, ranges
+from tests.unit.fakes import offset_of, tp
 
 
 def test_available_now_asks_only_for_the_partitions_of_option_assign() -> None:
@@ -57,6 +58,18 @@ def test_available_now_waits_longer_than_a_static_member_for_its_instance_id() -
     assert AVAILABLE_NOW_MARGIN_S >= UNRELEASED_MARGIN_S + 10
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_the_checkpoint_of_another_query_is_noticed_with_each_trigger(
+    available_now: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AvailableNow starts the session before Spark says where it goes on."""
+    bed = earliest(p0=5)
+    if available_now:
+        bed.session.prepare_available_now()
+    bed.session.latest_offset(offset_of(OffsetRange(tp(0, "refunds"), 0, 5)))
+    assert caplog.text.count("has read none of these topics, but refunds") == 1
+
+
 def test_available_now_ends_when_others_own_everything() -> None:
     bed = Bed()
     bed.join()
@@ -70,6 +83,24 @@ def test_available_now_without_any_partition_ends_at_once() -> None:
     bed.session.prepare_available_now()
     assert bed.session.latest_offset(START) is START
     assert bed.paused == 0.0
+
+
+@pytest.mark.parametrize("later", [NextTrigger.NONE, NextTrigger.UNKNOWN])
+def test_once_without_any_topic_ends_as_available_now_does(later: NextTrigger) -> None:
+    """No member without a topic gets an assignment, so NO_ASSIGNMENT would come after 75 s."""
+    bed = Bed(subscribePattern="nothing-.*")
+    bed.cluster.matching = ()
+    assert bed.session.latest_offset(START, later=later) is START
+    assert bed.paused < 10.0
+
+
+@pytest.mark.parametrize("later", [NextTrigger.NONE, NextTrigger.UNKNOWN])
+def test_once_ends_also_when_its_topics_are_deleted(later: NextTrigger) -> None:
+    bed = Bed(failOnDataLoss="false")
+    bed.cluster.topics.clear()
+    start = offset_of(OffsetRange(P0, 0, 5))
+    assert bed.session.latest_offset(start, later=later) is start
+    assert bed.paused < 20.0
 
 
 @pytest.mark.parametrize(
