@@ -132,27 +132,20 @@ class Decoder:
         except BadRecord as error:
             self._bad(records[0], error)
             return pa.nulls(len(records), self._type)
-        try:
-            values = written.reader.many([record[stored.size :] for record in records])
-        except (BadBytes, BadValue):
-            return self._one_by_one(written, records, stored.size)
-        return self._built(written.column, records, values)
-
-    def _one_by_one(self, written: _Written, records: list[bytes], start: int) -> pa.Array:
-        """Return records of which at least one is bad."""
-        good: list[tuple[bytes, Any]] = []
+        good: list[bytes] = []
+        values: list[Any] = []
         places: list[int | None] = []
         for record in records:
             try:
-                value = written.reader.one(record[start:])
+                values.append(written.reader.read(record[stored.size :]))
             except (BadBytes, BadValue) as error:
                 self._bad(record, error)
                 places.append(None)
             else:
                 places.append(len(good))
-                good.append((record, value))
-        found = self._built(written.column, [record for record, _ in good], [value for _, value in good])
-        return found.take(pa.array(places, pa.int64()))
+                good.append(record)
+        found = self._built(written.column, good, values)
+        return found if len(good) == len(records) else found.take(pa.array(places, pa.int64()))
 
     def _built(self, column: ReadColumn, records: list[bytes], values: list[Any]) -> pa.Array:
         """Return the array of values. Arrow refuses all values for one that does not fit: halves find it."""
