@@ -102,7 +102,7 @@ class LagRequests:
         return found
 
     def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
-        """Return the lag inputs of these partitions; those that have no leader are left out.
+        """Return the lag inputs of these partitions.
 
         `next_ms` is None if no record arrived in time or none is left. Log ends are requested after the group's
         offsets, so that no lag is below 0.
@@ -115,7 +115,11 @@ class LagRequests:
             starts = {p: max(beginning, committed[p] or 0) for p, (beginning, _) in bounds.items()}
             unread = {p: (starts[p], end) for p, (_, end) in bounds.items() if starts[p] < end}
             times = self._times(unread, deadline) if unread else {}
-            for partition, (first, last) in bounds.items():
+            for partition in chunk:
+                if partition not in bounds:
+                    lag_inputs.append(LagInput(partition, committed[partition], 0, None))
+                    continue
+                first, last = bounds[partition]
                 retention = retentions.get(partition.topic, Retention(known=False))
                 next_ms = times.get(partition)
                 none_left = partition in times and next_ms is None
