@@ -109,20 +109,6 @@ def without_data(admin: GroupAdmin, group: str) -> GroupDescription | None:
     return None if answer is None else description_of(answer)
 
 
-def live_members(admin: GroupAdmin) -> tuple[DescribedMember, ...]:
-    """Return the group's members, without the data that they report to each other.
-
-    Empty if the group does not exist, if its members are not consumers, or if the broker cannot describe it (embedded).
-    """
-    try:
-        answer = admin.described()
-    except CommandError as error:
-        if error.condition in (errors.GROUP_NOT_OF_CONSUMERS, errors.COMMAND_UNSUPPORTED):
-            return ()
-        raise
-    return () if answer is None else description_of(answer).members
-
-
 def description_of(answer: ConsumerGroupDescription) -> GroupDescription:
     """Convert confluent-kafka's description."""
     is_new = answer.type is ConsumerGroupType.CONSUMER
