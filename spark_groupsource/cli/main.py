@@ -38,7 +38,7 @@ from spark_groupsource.cli.doctor.startup import archives, fix_startup, undo_sta
 from spark_groupsource.cli.exporter.command import serve_metrics
 from spark_groupsource.cli.exporter.rounds import Exporter
 from spark_groupsource.cli.group.command import report_group
-from spark_groupsource.cli.group.describe import GroupDescriber, RawGroups, without_data
+from spark_groupsource.cli.group.describe import GroupDescriber, without_data
 from spark_groupsource.cli.group.view import DescribedMember
 from spark_groupsource.cli.lag_command import report_lag
 from spark_groupsource.cli.offset_commands import OffsetCommands
@@ -158,7 +158,7 @@ def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int
     clock = SystemClock()
     requests = LagRequests(options, clock, time.sleep)
     admin = GroupAdmin(options, clock, time.sleep)
-    describer = GroupDescriber(admin, options.group_id, RawGroups(options))
+    describer = GroupDescriber(admin, options)
     try:
         report_group(command, describer, requests, clock, output)
     finally:

@@ -18,7 +18,7 @@ from spark_groupsource.assignors.notes import MemberNote
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.arguments import Connection, GroupCommand
 from spark_groupsource.cli.group.command import read_report, report_group
-from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, RawGroups, without_data
+from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, without_data
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError, OptionError
 from spark_groupsource.lag.model import LagInput
@@ -192,7 +192,7 @@ def describe(seen: Any, *clients: FakeKafkaPython | Exception, times: int = 1) -
             raise one
         return one
 
-    describer = GroupDescriber(FakeAdmin(seen), "shop", RawGroups(make_options(), make))
+    describer = GroupDescriber(FakeAdmin(seen), make_options(), make)
     found = None
     for _ in range(times):
         found = describer.describe_group()
