@@ -130,10 +130,7 @@ def _carry_out_with_brokers(command: ConnectedCommand, options: SourceOptions, o
 
 def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
     clock = SystemClock()
-    requests = LagRequests(
-        options, clock, time.sleep,
-        measured=lambda known, wanted: output.step(f"{known:,} of {wanted:,} partitions are measured"),
-    )  # fmt: skip
+    requests = LagRequests(options, clock, time.sleep)
 
     def members() -> Sequence[DescribedMember]:
         # A separate client, because it is rarely needed.

@@ -50,8 +50,7 @@ _SETTINGS: dict[str, Any] = {
 class LagRequests:
     """Requests of lag reports to a cluster. Errors are those of the catalogue, and every wait has a limit.
 
-    `abandoned` returns True when the caller no longer needs the result. `measured` gets the numbers of partitions whose
-    lag inputs are known, and of all.
+    `abandoned` returns True when the caller no longer needs the result.
     """
 
     def __init__(
@@ -60,12 +59,10 @@ class LagRequests:
         clock: Clock,
         pause: Callable[[float], object],
         abandoned: Callable[[], bool] = lambda: False,
-        measured: Callable[[int, int], object] = lambda _known, _all: None,
     ) -> None:
         self._options = options
         self._clock = clock
         self._abandoned = abandoned
-        self._measured = measured
         self._transport = LastTransportError(options.token_login)
         self._cluster = LibrdkafkaCluster(options, clock, pause, abandoned)
         self._retention_unanswered = False
@@ -112,7 +109,6 @@ class LagRequests:
                 next_ms = times.get(partition)
                 none_left = partition in times and next_ms is None
                 lag_inputs.append(LagInput(partition, committed[partition], first, last, next_ms, retention, none_left))
-            self._measured(len(lag_inputs), len(committed))
         return lag_inputs
 
     def close(self) -> None:
