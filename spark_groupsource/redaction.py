@@ -41,7 +41,7 @@ def forget(secret: str) -> None:
 # Names before a value, as in URLs, headers and JSON, and a JSON Web Token. If somebody's password is such a word, the
 # name itself is masked.
 _NAMED = (
-    r"""((?:secret|password|passwd|token|assertion|signature|credential|api[-_]?key|authorization|\(redacted\))"""
+    r"""((?:secret|password|passwd|jaas\.config|token|assertion|signature|credential|api[-_]?key|authorization|\(redacted\))"""
     r"""["']?\s*[=:]\s*["']?)"""
     r"""(?:(?:bearer|basic)\s+)?[^\s"'&,;)}]{4,}"""
 )

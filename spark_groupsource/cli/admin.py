@@ -11,7 +11,11 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConsumerGroupDescription,
+    DescribeClusterResult,
+)
 
 from spark_groupsource import errors
 from spark_groupsource.client.answers import decoded_offsets
@@ -177,11 +181,17 @@ class GroupAdmin:
 
     def cluster_id(self) -> str:
         """Return the cluster's id."""
+        return str(self.describe_cluster().cluster_id)
+
+    def describe_cluster(self) -> DescribeClusterResult:
+        """Return the cluster's id and its brokers."""
         try:
-            answer = self._ask(lambda timeout: self._client.describe_cluster(request_timeout=timeout))
+            found: DescribeClusterResult = self._ask(
+                lambda timeout: self._client.describe_cluster(request_timeout=timeout)
+            )
         except KafkaException as error:
             raise self._mapped(error, "DescribeCluster") from None
-        return str(answer.cluster_id)
+        return found
 
     # --- helpers
 

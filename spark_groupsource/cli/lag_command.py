@@ -6,18 +6,18 @@ Exit codes: see the help of `lag`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import LagCommand
-from spark_groupsource.cli.group.view import NO_LEADER, DescribedMember, total_note
+from spark_groupsource.cli.group.view import DescribedMember, total_note
 from spark_groupsource.cli.output import Output
 from spark_groupsource.cli.text_table import aligned
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import CommandError
 from spark_groupsource.lag.measure import LagRequests
-from spark_groupsource.lag.model import Lag, lag_of, shown_duration, shown_note, total, without_lag
-from spark_groupsource.model.offsets import TopicPartition, every_partition
+from spark_groupsource.lag.model import Lag, lag_of, shown_duration, shown_note, total
+from spark_groupsource.model.offsets import every_partition
 from spark_groupsource.options.times import shown_time
 
 Members = Callable[[], Sequence[DescribedMember]]
@@ -46,21 +46,22 @@ def report_lag(
     `members` is called only if nothing is committed.
     """
     while True:
-        lags, leaderless = measured_lags(command, requests, clock, members, output)
+        lags = measured_lags(command, requests, clock, members, output)
         now_ms = int(clock.epoch_s() * 1000)
         if command.as_json:
-            output.print_line(lag_json(command.connection.group, now_ms, lags, leaderless))
+            output.print_line(lag_json(command.connection.group, now_ms, lags))
         else:
             if command.watch_s is not None:
                 output.print_line(f"{shown_time(now_ms)}  group {command.connection.group}")
-            for line in lag_table(lags, leaderless):
+            for line in lag_table(lags):
                 output.print_line(line)
+        leaderless = [str(lag.partition) for lag in lags if lag.end is None]
         if leaderless and _is_bounded(command):
-            output.warn(f"{LEADERLESS}: {', '.join(map(str, leaderless))}")
-        unknown = [str(lag.partition) for lag in lags if not lag.age_known]
+            output.warn(f"{LEADERLESS}: {', '.join(leaderless)}")
+        unknown = [str(lag.partition) for lag in lags if not lag.age_known and lag.end is not None]
         if unknown and command.max_behind_s is not None:
             output.warn(f"{AGE_UNKNOWN}: {', '.join(unknown)}")
-        if is_beyond(command, lags, leaderless):
+        if is_beyond(command, lags):
             return BEYOND
         if command.watch_s is None:
             return 0
@@ -73,10 +74,8 @@ def measured_lags(
     clock: Clock,
     members: Members,
     output: Output,
-) -> tuple[list[Lag], dict[TopicPartition, int | None]]:
+) -> list[Lag]:
     """Return the lag of all partitions of the group's topics, or of the topics that the user named.
-
-    The second value has the committed offsets of partitions that have no leader: their lag is not known.
 
     Steps: 1. all topics, 2. the group's offsets on them; without any, its members' topics, 3. the lag inputs.
     """
@@ -102,16 +101,14 @@ def measured_lags(
     wanted = command.topics or read
     chosen = every_partition({topic: topics[topic] for topic in wanted})
     output.step(f"reading the log ends and next records of {len(chosen):,} partitions")
-    asked = {partition: committed.get(partition) for partition in chosen}
-    found = requests.lag_inputs(asked)
+    found = requests.lag_inputs({partition: committed.get(partition) for partition in chosen})
     now_ms = int(clock.epoch_s() * 1000)
-    lags = sorted((lag_of(lag_input, now_ms) for lag_input in found), key=lambda lag: lag.partition)
-    return lags, without_lag(asked, found)
+    return sorted((lag_of(lag_input, now_ms) for lag_input in found), key=lambda lag: lag.partition)
 
 
-def is_beyond(command: LagCommand, lags: list[Lag], leaderless: Mapping[TopicPartition, int | None]) -> bool:
+def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
     """Return whether the lag exceeds a bound that the user gave; an unknown lag or age counts as exceeding it."""
-    if leaderless and _is_bounded(command):
+    if _is_bounded(command) and any(lag.end is None for lag in lags):
         return True
     records, _, behind_s, _ = total(lags)
     too_many = command.max_lag is not None and records > command.max_lag
@@ -125,16 +122,12 @@ def _is_bounded(command: LagCommand) -> bool:
     return command.max_lag is not None or command.max_behind_s is not None
 
 
-def lag_table(lags: list[Lag], leaderless: Mapping[TopicPartition, int | None]) -> list[str]:
+def lag_table(lags: list[Lag]) -> list[str]:
     """Return the lag as aligned lines, with the total and notes at the end."""
-    records, lost, behind_s, safe_s = total(lags)
-    note = total_note(lost, len(leaderless))
+    records, _, behind_s, safe_s = total(lags)
+    note = total_note(lags)
     last = ("total", "", "", "", str(records), shown_duration(behind_s), shown_duration(safe_s), note)
-    rows = {lag.partition: _cells(lag) for lag in lags}
-    for (topic, number), offset in leaderless.items():
-        shown = "-" if offset is None else str(offset)
-        rows[TopicPartition(topic, number)] = (topic, str(number), shown, "-", "-", "-", "-", NO_LEADER)
-    lines = aligned([_HEADER, *(rows[partition] for partition in sorted(rows)), last], left={0, 7})
+    lines = aligned([_HEADER, *map(_cells, lags), last], left={0, 7})
     unknown = sorted({lag.partition.topic for lag in lags if not lag.retention.known})
     if unknown:
         takes = "a real Kafka broker, and the right DESCRIBE_CONFIGS on the topic"
@@ -143,34 +136,26 @@ def lag_table(lags: list[Lag], leaderless: Mapping[TopicPartition, int | None]) 
 
 
 def _cells(lag: Lag) -> tuple[str, ...]:
-    committed = "-" if lag.committed is None else str(lag.committed)
-    behind, safe = shown_duration(lag.behind_s), shown_duration(lag.safe_s)
-    return (
-        lag.partition.topic, str(lag.partition.partition), committed, str(lag.end), str(lag.records), behind, safe,
-        shown_note(lag),
-    )  # fmt: skip
+    topic, number = lag.partition
+    numbers = ("-" if value is None else str(value) for value in (lag.committed, lag.end, lag.records))
+    return topic, str(number), *numbers, shown_duration(lag.behind_s), shown_duration(lag.safe_s), shown_note(lag)
 
 
-def lag_json(group: str, now_ms: int, lags: list[Lag], leaderless: Mapping[TopicPartition, int | None]) -> str:
+def lag_json(group: str, now_ms: int, lags: list[Lag]) -> str:
     """Return the lag as one line of JSON; durations in seconds, null for none or not known."""
     records, lost, behind_s, safe_s = total(lags)
-    rows: dict[TopicPartition, dict[str, object]] = {
-        lag.partition: {
+    rows = [
+        {
             "topic": lag.partition.topic, "partition": lag.partition.partition, "committed": lag.committed,
             "end": lag.end, "lag": lag.records, "lost": lag.lost, "behind_s": lag.behind_s, "safe_s": lag.safe_s,
             "retention_ms": lag.retention.after_ms, "retention_bytes": lag.retention.above_bytes,
         }
         for lag in lags
-    }  # fmt: skip
-    for (topic, number), offset in leaderless.items():
-        rows[TopicPartition(topic, number)] = {
-            "topic": topic, "partition": number, "committed": offset, "end": None, "lag": None, "lost": None,
-            "behind_s": None, "safe_s": None, "retention_ms": None, "retention_bytes": None,
-        }  # fmt: skip
+    ]  # fmt: skip
     value = {
         "group": group,
         "at_ms": now_ms,
-        "partitions": [rows[partition] for partition in sorted(rows)],
+        "partitions": rows,
         "total": {"lag": records, "lost": lost, "behind_s": behind_s, "safe_s": safe_s},
     }
     return json.dumps(value, separators=(",", ":"))

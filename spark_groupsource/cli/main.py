@@ -38,7 +38,7 @@ from spark_groupsource.cli.doctor.startup import archives, fix_startup, undo_sta
 from spark_groupsource.cli.exporter.command import serve_metrics
 from spark_groupsource.cli.exporter.rounds import Exporter
 from spark_groupsource.cli.group.command import report_group
-from spark_groupsource.cli.group.describe import GroupDescriber, RawGroups, live_members, without_data
+from spark_groupsource.cli.group.describe import GroupDescriber, without_data
 from spark_groupsource.cli.group.view import DescribedMember
 from spark_groupsource.cli.lag_command import report_lag
 from spark_groupsource.cli.offset_commands import OffsetCommands
@@ -130,14 +130,12 @@ def _carry_out_with_brokers(command: ConnectedCommand, options: SourceOptions, o
 
 def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
     clock = SystemClock()
-    requests = LagRequests(
-        options, clock, time.sleep,
-        measured=lambda known, wanted: output.step(f"{known:,} of {wanted:,} partitions are measured"),
-    )  # fmt: skip
+    requests = LagRequests(options, clock, time.sleep)
 
     def members() -> Sequence[DescribedMember]:
         # A separate client, because it is rarely needed.
-        return live_members(GroupAdmin(options, clock, time.sleep))
+        found = without_data(GroupAdmin(options, clock, time.sleep), options.group_id)
+        return () if found is None else found.members
 
     try:
         return report_lag(command, requests, clock, members, output)
@@ -157,7 +155,7 @@ def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int
     clock = SystemClock()
     requests = LagRequests(options, clock, time.sleep)
     admin = GroupAdmin(options, clock, time.sleep)
-    describer = GroupDescriber(admin, options.group_id, RawGroups(options))
+    describer = GroupDescriber(admin, options)
     try:
         report_group(command, describer, requests, clock, output)
     finally:

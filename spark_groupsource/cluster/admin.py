@@ -91,6 +91,8 @@ _REQUEST_TIMEOUT_S = 3.0
 _LONGEST_REQUEST_S = 2 * CONTACT_TIMEOUT_S
 # Time limit in seconds of one read from logs.
 _PROBE_TIMEOUT_S = 3.0
+# Timeout in seconds of a request for topics' configurations, which nobody waits for again.
+_CONFIGS_S = 5.0
 # A group's configuration. If it is not set, the answer has the brokers' group.consumer.session.timeout.ms.
 _SESSION_CONFIG = "consumer.session.timeout.ms"
 # What an admin client caches is renewed by requests only (`learn_leaders`), before it is too old.
@@ -142,6 +144,7 @@ class _Admin:
         self._led_until = Deadline(clock, _LEADERS_FRESH_S)
         # False if `learn_leaders` had a question for the controller, the last time, and got no answer.
         self.controller_answers = True
+        self._warned_without_ids = False
 
     def client(self) -> AdminClient:
         """Return the client; a new one after `forget`."""
@@ -236,6 +239,32 @@ class _Admin:
                     self.doubt_leaders()
         return counts
 
+    def configs(
+        self, kind: ResourceType, names: Iterable[str], timeout_s: float
+    ) -> dict[str, dict[str, str] | KafkaError]:
+        """Return the configurations of topics or groups by name, or the error in place of one."""
+        found: dict[str, dict[str, str] | KafkaError] = {}
+        resources = [ConfigResource(kind, name) for name in names]
+        for resource, future in self.client().describe_configs(resources, request_timeout=timeout_s).items():
+            try:
+                entries = answer_of(self.client(), future, self._transport)
+                found[resource.name] = {name: entry.value or "" for name, entry in entries.items()}
+            except KafkaException as error:
+                found[resource.name] = kafka_error(error)
+        return found
+
+    def warn_without_ids(self, topics: Mapping[str, TopicInfo]) -> None:
+        """Warn once of topics without an id."""
+        without = sorted(name for name, info in topics.items() if info.topic_id == NO_TOPIC_ID)
+        if without and not self._warned_without_ids:
+            self._warned_without_ids = True
+            LOG.warning(
+                "the brokers report no topic ids (Kafka before 2.8, or another server): a topic that is deleted and"
+                " recreated is not noticed, and its first records may be skipped; before you recreate a topic, stop"
+                " the queries that read it and reset the group (docs/brokers.md): topics=%s",
+                without[:10],
+            )  # fmt: skip
+
     def _listed(self, names: Sequence[str], timeout_s: float) -> dict[str, list[bool]]:
         """Return for each partition of the topics whether it has a leader, as any broker says. It knows the controller.
 
@@ -285,7 +314,6 @@ class LibrdkafkaCluster:
         self._admin = _Admin(lambda: make_client(options, self._transport), clock, self._transport, self._patience)
         self._probe = Probe(options, self._transport)
         self._answered = False
-        self._warned_without_ids = False
         self._topics: dict[str, TopicInfo] = {}  # as last returned
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
@@ -401,18 +429,26 @@ class LibrdkafkaCluster:
 
     def group_session_s(self, group: str) -> float | None:
         """See `ClusterPort`."""
-        resource = ConfigResource(ResourceType.GROUP, group)
-        future = self._admin.client().describe_configs([resource], request_timeout=_REQUEST_TIMEOUT_S)[resource]
-        try:
-            found = answer_of(self._admin.client(), future, self._transport)
-        except KafkaException as error:
-            cause = kafka_error(error)
+        found = self._admin.configs(ResourceType.GROUP, [group], _REQUEST_TIMEOUT_S)[group]
+        if isinstance(found, KafkaError):
             # A broker without the request is nothing to act on.
-            level = logging.DEBUG if cause.code() == KafkaError._UNSUPPORTED_FEATURE else logging.INFO
-            LOG.log(level, "the group's configuration cannot be read: group=%s error=%s", group, cause.str())
+            level = logging.DEBUG if found.code() == KafkaError._UNSUPPORTED_FEATURE else logging.INFO
+            LOG.log(level, "the group's configuration cannot be read: group=%s error=%s", group, found.str())
             return None
-        entry = found.get(_SESSION_CONFIG)
-        return None if entry is None or not (entry.value or "").isdecimal() else int(entry.value) / 1000
+        value = found.get(_SESSION_CONFIG, "")
+        return int(value) / 1000 if value.isdecimal() else None
+
+    def topic_configs(self, topics: Iterable[str]) -> tuple[dict[str, dict[str, str]], bool]:
+        """Return the configurations of topics that can be read, and whether all were answered. Nothing is retried."""
+        answers = self._admin.configs(ResourceType.TOPIC, sorted(topics), _CONFIGS_S)
+        refusals = [answer.code() for answer in answers.values() if isinstance(answer, KafkaError)]
+        is_answered = not _AWAY.intersection(refusals)
+        if self._answered and not is_answered:
+            # Only such requests need the controller: this client would continue to ask one that is gone for good. A new
+            # client may still be connecting.
+            self._admin.forget()
+        self._answered |= is_answered
+        return {topic: found for topic, found in answers.items() if not isinstance(found, KafkaError)}, is_answered
 
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
         """See `ClusterPort`. Asks the controller, which may be down, only about topics that no broker lists."""
@@ -520,21 +556,10 @@ class LibrdkafkaCluster:
             self._admin.saw(described, _leaders_described)
             found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
             self._topics |= found
-            self._warn_without_ids(found)
+            self._admin.warn_without_ids(found)
             return found
 
         return answers
-
-    def _warn_without_ids(self, topics: Mapping[str, TopicInfo]) -> None:
-        without = sorted(name for name, info in topics.items() if info.topic_id == NO_TOPIC_ID)
-        if without and not self._warned_without_ids:
-            self._warned_without_ids = True
-            LOG.warning(
-                "the brokers report no topic ids (Kafka before 2.8, or another server): a topic that is deleted and"
-                " recreated is not noticed, and its first records may be skipped; before you recreate a topic, stop"
-                " the queries that read it and reset the group (docs/brokers.md): topics=%s",
-                without[:10],
-            )  # fmt: skip
 
     def _offsets_sent(
         self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float, *, uncommitted: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from spark_groupsource.functions.avro_reader import RecordReader
 from spark_groupsource.functions.avro_resolution import MismatchStep, resolution_of
 from spark_groupsource.functions.avro_schema import UnsupportedSchema, parsed
 from spark_groupsource.functions.avro_text import text_edit
+from spark_groupsource.functions.avro_types import arrow_type
 from spark_groupsource.functions.registry_options import RegistrySettings
 from spark_groupsource.functions.schema_ids import PREFIX_SIZE, StoredId, parsed_id, rows_by_id
 from spark_groupsource.functions.schema_registry import Registry, SchemaNotFound
@@ -79,7 +80,6 @@ class Reading:
     registry: RegistrySettings
     reader_schema: tuple[str, ...]  # JSON; the last one is the schema, the others define names for it
     is_strict: bool
-    type_text: bytes = field(repr=False)  # the Arrow type of the result, serialized
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class Decoder:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._registry = Registry(reading.registry, side="an executor")
-        self._type = pa.ipc.read_schema(pa.BufferReader(reading.type_text)).field(0).type
         self._reader = parsed(reading.reader_schema)
+        self._type = arrow_type(self._reader)
         self._written: dict[StoredId, _Written] = {}
         self._unknown: dict[StoredId, tuple[float, str]] = {}
 
@@ -132,27 +132,20 @@ class Decoder:
         except BadRecord as error:
             self._bad(records[0], error)
             return pa.nulls(len(records), self._type)
-        try:
-            values = written.reader.many([record[stored.size :] for record in records])
-        except (BadBytes, BadValue):
-            return self._one_by_one(written, records, stored.size)
-        return self._built(written.column, records, values)
-
-    def _one_by_one(self, written: _Written, records: list[bytes], start: int) -> pa.Array:
-        """Return records of which at least one is bad."""
-        good: list[tuple[bytes, Any]] = []
+        good: list[bytes] = []
+        values: list[Any] = []
         places: list[int | None] = []
         for record in records:
             try:
-                value = written.reader.one(record[start:])
+                values.append(written.reader.read(record[stored.size :]))
             except (BadBytes, BadValue) as error:
                 self._bad(record, error)
                 places.append(None)
             else:
                 places.append(len(good))
-                good.append((record, value))
-        found = self._built(written.column, [record for record, _ in good], [value for _, value in good])
-        return found.take(pa.array(places, pa.int64()))
+                good.append(record)
+        found = self._built(written.column, good, values)
+        return found if len(good) == len(records) else found.take(pa.array(places, pa.int64()))
 
     def _built(self, column: ReadColumn, records: list[bytes], values: list[Any]) -> pa.Array:
         """Return the array of values. Arrow refuses all values for one that does not fit: halves find it."""

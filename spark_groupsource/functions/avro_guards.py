@@ -22,9 +22,8 @@ class BadBytes(ValueError):
 
 @dataclass(slots=True)
 class ItemCount:
-    """How many items without bytes were read. `is_used`: the schema has arrays of such items."""
+    """How many items without bytes were read."""
 
-    is_used: bool = False
     found: int = 0
 
 
@@ -96,7 +95,6 @@ class _Guards:
     def _items(self, schema: Any, level: int) -> Any:
         if not self._is_empty(schema, frozenset()):
             return self._of(schema, level)
-        self.count.is_used = True
         found = self._of(self._names.get(schema, schema) if isinstance(schema, str) else schema, level)
         return _EmptyItem({"type": found} if isinstance(found, str) else found, self.count)
 

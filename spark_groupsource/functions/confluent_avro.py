@@ -104,8 +104,6 @@ def _reading(url: str, subject: str | None, reader_schema: str | None, options: 
         )
     except ImportError as error:
         raise errors.OptionError(errors.AVRO_EXTRA_MISSING, reason=str(error)) from None
-    import pyarrow as pa  # noqa: PLC0415
-
     _check(subject, reader_schema, options, (_MODE, *registry_options.REGISTRY_OPTIONS))
     of_registry = {name: value for name, value in options.items() if name != _MODE}
     settings = registry_options.registry_settings(url, of_registry, permissions_of(os.environ))
@@ -122,8 +120,7 @@ def _reading(url: str, subject: str | None, reader_schema: str | None, options: 
         source = f"subject '{subject}'" if reader_schema is None else "reader_schema"
         raise errors.OptionError(errors.AVRO_SCHEMA_UNUSABLE, source=source, reason=str(error)) from None
     is_strict = _MODES[options.get(_MODE, "FAILFAST").upper()]
-    text = pa.schema([pa.field("result", result)]).serialize().to_pybytes()
-    return avro_decoder.Reading(client.settings_for_tasks(), texts, is_strict, text), result
+    return avro_decoder.Reading(client.settings_for_tasks(), texts, is_strict), result
 
 
 def _check(subject: str | None, reader_schema: str | None, options: dict[str, str], names: tuple[str, ...]) -> None:

@@ -14,8 +14,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from spark_groupsource import errors
 from spark_groupsource.client.https import TlsFiles
 from spark_groupsource.errors import OptionError
-from spark_groupsource.options.permissions import NotPermitted, Permissions
-from spark_groupsource.options.secrets import not_permitted
+from spark_groupsource.options.permissions import Permissions
+from spark_groupsource.options.secrets import permitted
 from spark_groupsource.options.token_login import AZURE_IMDS, GCP, GCP_ACCESS, MSK, OIDC, TokenLogin, provider_name
 from spark_groupsource.options.token_login import OPTION as _PROVIDER
 
@@ -192,10 +192,8 @@ def _of_azure(given: Mapping[str, str], permissions: Permissions) -> TokenLogin:
     if _QUERY in given:
         url = f"{url.partition('?')[0]}?{given[_QUERY]}"
     what = "it sends the machine's own cloud identity to the registries"
-    try:
+    with permitted(_SOURCE, given[_SOURCE]):
         permissions.check_token_provider(AZURE_IMDS, what)
-    except NotPermitted as refusal:
-        raise not_permitted(_SOURCE, given[_SOURCE], refusal) from None
     return TokenLogin(_SOURCE, given[_SOURCE], AZURE_IMDS, arguments=(("url", url),))
 
 
@@ -203,10 +201,8 @@ def _checked_endpoint(url: str, permissions: Permissions) -> str:
     parts = _split(url)
     if parts is None or "@" in parts.netloc or parts.fragment:
         raise _invalid(_ENDPOINT, "...", "an http or https URL without a user")
-    try:
+    with permitted(_ENDPOINT, url):
         permissions.check_token_endpoint(url)
-    except NotPermitted as refusal:
-        raise not_permitted(_ENDPOINT, url, refusal) from None
     return url
 
 
@@ -226,11 +222,9 @@ def _of_provider(
             "it sends the machine's own cloud identity to registries that are not Google's, or whose certificates are"
             " checked by a file of yours"
         )
-    try:
-        if name != GCP or _CA in given or not all(_is_google(url) for url in urls):
+    if name != GCP or _CA in given or not all(_is_google(url) for url in urls):
+        with permitted(_PROVIDER, text):
             permissions.check_token_provider(name, what)
-    except NotPermitted as refusal:
-        raise not_permitted(_PROVIDER, text, refusal) from None
     return TokenLogin(_PROVIDER, text, GCP_ACCESS if name == GCP else name)
 
 

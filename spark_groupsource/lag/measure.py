@@ -10,22 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from spark_groupsource.client.answers import partition_of, received
-from spark_groupsource.client.errors import (
-    CONTACT_TIMEOUT_S,
-    WAITING,
-    LastTransportError,
-    kafka_error,
-    mapped_errors,
-)
+from spark_groupsource.client.errors import WAITING, LastTransportError, mapped_errors
 from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client, answer_of
+from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.lag.model import LagInput, Retention
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
@@ -40,9 +33,6 @@ _MAX_RECORDS = 1_000
 _FETCH_BYTES = 16 * 1024
 # librdkafka requires at least its message.max.bytes, by default 1,000,000.
 _ANSWER_BYTES = 4 * 1024 * 1024
-_CONFIGS_S = 5.0
-# The client reports these if no broker has answered.
-_UNANSWERED = {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
 _UNREADABLE = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION}
 # One record of each partition suffices.
 _SETTINGS: dict[str, Any] = {
@@ -60,8 +50,7 @@ _SETTINGS: dict[str, Any] = {
 class LagRequests:
     """Requests of lag reports to a cluster. Errors are those of the catalogue, and every wait has a limit.
 
-    `abandoned` returns True when the caller no longer needs the result. `measured` gets the numbers of partitions whose
-    lag inputs are known, and of all.
+    `abandoned` returns True when the caller no longer needs the result.
     """
 
     def __init__(
@@ -70,16 +59,12 @@ class LagRequests:
         clock: Clock,
         pause: Callable[[float], object],
         abandoned: Callable[[], bool] = lambda: False,
-        measured: Callable[[int, int], object] = lambda _known, _all: None,
     ) -> None:
         self._options = options
         self._clock = clock
         self._abandoned = abandoned
-        self._measured = measured
         self._transport = LastTransportError(options.token_login)
         self._cluster = LibrdkafkaCluster(options, clock, pause, abandoned)
-        self._admin: AdminClient | None = None
-        self._admin_connects = Deadline(clock, 0.0)
         self._retention_unanswered = False
         self._consumer: Consumer | None = None
 
@@ -102,7 +87,7 @@ class LagRequests:
         return found
 
     def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
-        """Return the lag inputs of these partitions; those that have no leader are left out.
+        """Return the lag inputs of these partitions.
 
         `next_ms` is None if no record arrived in time or none is left. Log ends are requested after the group's
         offsets, so that no lag is below 0.
@@ -115,18 +100,20 @@ class LagRequests:
             starts = {p: max(beginning, committed[p] or 0) for p, (beginning, _) in bounds.items()}
             unread = {p: (starts[p], end) for p, (_, end) in bounds.items() if starts[p] < end}
             times = self._times(unread, deadline) if unread else {}
-            for partition, (first, last) in bounds.items():
+            for partition in chunk:
+                if partition not in bounds:
+                    lag_inputs.append(LagInput(partition, committed[partition], 0, None))
+                    continue
+                first, last = bounds[partition]
                 retention = retentions.get(partition.topic, Retention(known=False))
                 next_ms = times.get(partition)
                 none_left = partition in times and next_ms is None
                 lag_inputs.append(LagInput(partition, committed[partition], first, last, next_ms, retention, none_left))
-            self._measured(len(lag_inputs), len(committed))
         return lag_inputs
 
     def close(self) -> None:
         """Free the clients; idempotent."""
         self._cluster.close()
-        self._admin = None
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -174,41 +161,18 @@ class LagRequests:
         """Return the topics' retention; topics for which it cannot be read are left out.
 
         It needs an extra right (DESCRIBE_CONFIGS), and nothing else depends on it, so a broker's error is ignored.
-
-        Guards against:
-        1. The client sends this to the controller that it knows. It requests nothing else, and learns of no other one.
-        2. That broker is gone for good.
-        3. No request is answered any more, and no alert can see that records are about to be lost.
         """
         if not topics:
             return {}
-        if self._admin is None:
-            self._admin = admin_client(self._options, self._transport)
-            self._admin_connects = Deadline(self._clock, CONTACT_TIMEOUT_S)
-        admin = self._admin
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(topics)]
-        found, unanswered = {}, False
-        for resource, future in admin.describe_configs(resources, request_timeout=_CONFIGS_S).items():
-            try:
-                entries = answer_of(admin, future, self._transport)
-            except KafkaException as error:
-                unanswered |= kafka_error(error).code() in _UNANSWERED
-            else:
-                found[resource.name] = retention_of({name: str(entry.value) for name, entry in entries.items()})
-        self._note_retention(unanswered)
-        return found
-
-    def _note_retention(self, unanswered: bool) -> None:
-        if unanswered and self._admin_connects.expired():
-            # The next round makes another client, which asks the bootstrap servers.
-            self._admin = None
-        if unanswered and not self._retention_unanswered:
+        configs, is_answered = self._cluster.topic_configs(topics)
+        if not is_answered and not self._retention_unanswered:
             WAITING.warning(
                 "no broker reports the topics' retention, so the time until unread records are lost is not known:"
                 " servers=%s last_error=%s",
                 self._options.bootstrap_servers, self._transport.text or "none",
             )  # fmt: skip
-        self._retention_unanswered = unanswered
+        self._retention_unanswered = not is_answered
+        return {topic: retention_of(config) for topic, config in configs.items()}
 
 
 def retention_of(config: Mapping[str, str]) -> Retention:

@@ -10,7 +10,7 @@ clock has the age 0. Of one that is further ahead (`CLOCK_SKEW_MS`) nothing is k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_groupsource.model.offsets import TopicPartition
@@ -36,13 +36,14 @@ class Retention:
 class LagInput:
     """Lag inputs of a partition: committed offset (None: none), log bounds, timestamp of the next unread record (ms).
 
-    `none_left`: no record is left to read, only offsets without records (transaction markers, compaction).
+    `end` is None if the partition has no leader: then nothing is known of its log. `none_left`: no record is left to
+    read, only offsets without records (transaction markers, compaction).
     """
 
     partition: TopicPartition
     committed: int | None
     beginning: int
-    end: int
+    end: int | None
     next_ms: int | None = None
     retention: Retention = Retention()
     none_left: bool = False
@@ -52,6 +53,7 @@ class LagInput:
 class Lag:
     """Lag of one partition. `lost` counts unread offsets that are already missing on the broker.
 
+    `end`, `records` and `lost` are None if the partition has no leader.
     `behind_s` and `safe_s` are None if there is no unread record, or its timestamp is not known or more than
     `CLOCK_SKEW_MS` in the future; `safe_s` also if retention has no time limit. `age_known` is False only if there may
     be an unread record of unknown age.
@@ -59,9 +61,9 @@ class Lag:
 
     partition: TopicPartition
     committed: int | None
-    end: int
-    records: int
-    lost: int
+    end: int | None
+    records: int | None
+    lost: int | None
     behind_s: float | None
     safe_s: float | None
     retention: Retention = Retention()
@@ -70,6 +72,8 @@ class Lag:
 
 def lag_of(lag_input: LagInput, now_ms: int) -> Lag:
     """Compute the lag of one partition. Without a committed offset, all records are unread."""
+    if lag_input.end is None:
+        return Lag(lag_input.partition, lag_input.committed, None, None, None, None, None, age_known=False)
     start = lag_input.beginning if lag_input.committed is None else lag_input.committed
     lost = max(0, lag_input.beginning - start)
     records = max(0, lag_input.end - max(start, lag_input.beginning))
@@ -93,22 +97,14 @@ def _age_ms(written_ms: int | None, now_ms: int) -> int | None:
     return max(0, now_ms - written_ms)
 
 
-def without_lag(
-    asked: Mapping[TopicPartition, int | None], found: Iterable[LagInput]
-) -> dict[TopicPartition, int | None]:
-    """Return the committed offsets of the partitions that were asked for and not found: those that have no leader."""
-    known = {lag_input.partition for lag_input in found}
-    return {partition: offset for partition, offset in asked.items() if partition not in known}
-
-
 def total(lags: Iterable[Lag]) -> tuple[int, int, float | None, float | None]:
-    """Return over all partitions: sum of records, sum of lost offsets, largest age, and shortest safe time."""
+    """Return what is known over all partitions: sums of records and lost offsets, largest age, shortest safe time."""
     every = list(lags)
     ages = [lag.behind_s for lag in every if lag.behind_s is not None]
     safeties = [lag.safe_s for lag in every if lag.safe_s is not None]
     return (
-        sum(lag.records for lag in every),
-        sum(lag.lost for lag in every),
+        sum(lag.records or 0 for lag in every),
+        sum(lag.lost or 0 for lag in every),
         max(ages, default=None),
         min(safeties, default=None),
     )
@@ -131,6 +127,8 @@ def shown_duration(seconds: float | None) -> str:
 
 def shown_note(lag: Lag) -> str:
     """Return a note for the lag table that the numbers do not show; empty if there is none."""
+    if lag.end is None:
+        return "not known: the partition has no leader"
     if lag.lost:
         return f"{lag.lost} lost: missing on the broker"
     if lag.committed is None:

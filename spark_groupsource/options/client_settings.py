@@ -15,12 +15,12 @@ from enum import Enum
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.options.librdkafka_names import is_known, similar
-from spark_groupsource.options.permissions import NotPermitted, Permissions
+from spark_groupsource.options.permissions import Permissions
 from spark_groupsource.options.secrets import (
     CLIENT_FILES,
     check_references,
     conflict,
-    not_permitted,
+    permitted,
     reference,
     setting_of,
 )
@@ -290,10 +290,8 @@ def _check_each(
         _check_value(name, value, prefix)
     check_references(given, prefix, permissions)
     for name, value in given.items():
-        try:
+        with permitted(prefix + name, shown_unknown(name, value)):
             _check_permitted(name, value, permissions)
-        except NotPermitted as refusal:
-            raise not_permitted(prefix + name, shown_unknown(name, value), refusal) from None
     found = _as_librdkafka_has_it(given, prefix)
     for name in given.keys() & found.keys():
         if not is_known(setting_of(name)):

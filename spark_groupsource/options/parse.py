@@ -38,8 +38,8 @@ from spark_groupsource.options.client_settings import (
 )
 from spark_groupsource.options.model import Reads, SourceOptions, Subscription
 from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Start, Starting
-from spark_groupsource.options.permissions import NotPermitted, Permissions, permissions_of
-from spark_groupsource.options.secrets import conflict, not_permitted
+from spark_groupsource.options.permissions import Permissions, permissions_of
+from spark_groupsource.options.secrets import conflict, permitted
 from spark_groupsource.options.table import OPTIONS, OptionSpec
 from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TOKEN_PROVIDER
 from spark_groupsource.options.token_login import MSK, OAUTHBEARER, REGION_OPTION, Asked, TokenLogin, token_login
@@ -81,7 +81,6 @@ def parse_options(
     for key, value in given.items():
         if key not in _BY_KEY and not key.startswith((CLIENT_PREFIX, EXECUTOR_PREFIX)):
             raise _unknown_option(key, value)
-    _check_on_conflict(given)
     values = {spec.name: _parse_one(spec, given.get(spec.name.lower())) for spec in OPTIONS}
     if reads is not None:
         _check_use(values, given, reads)
@@ -151,18 +150,16 @@ def _logins(values: Mapping[str, object], given: Mapping[str, str], permissions:
 
 def _check_permitted(values: Mapping[str, object], permissions: Permissions) -> None:
     """Raise `OptionError` for names that the driver's environment does not permit, before any import or connection."""
-    servers, names = str(values["kafka.bootstrap.servers"]), values["assignors"]
-    option, value = "kafka.bootstrap.servers", servers
-    try:
+    servers, address = str(values["kafka.bootstrap.servers"]), str(values["metricsAddress"])
+    with permitted("kafka.bootstrap.servers", servers):
         permissions.check_brokers(servers)
-        option, value = "metricsAddress", str(values["metricsAddress"])
-        permissions.check_metrics_address(value)
-        for name in names if isinstance(names, tuple) else ():
-            option, value = "assignors", name
-            if ":" in name:
+    with permitted("metricsAddress", address):
+        permissions.check_metrics_address(address)
+    names = values["assignors"]
+    for name in names if isinstance(names, tuple) else ():
+        if ":" in name:
+            with permitted("assignors", name):
                 permissions.check_assignor(name)
-    except NotPermitted as refusal:
-        raise not_permitted(option, value, refusal) from None
 
 
 def _with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -361,17 +358,6 @@ def _check_max_batch(values: Mapping[str, object]) -> None:
             errors.OPTION_REFUSED, option="maxBatchMs", value=str(value),
             reason="without option checkpointLocation the source cannot detect the end of a batch.",
             replacement="give the source the writer's checkpointLocation, or leave maxBatchMs out.",
-        )  # fmt: skip
-
-
-def _check_on_conflict(given: Mapping[str, str]) -> None:
-    """Raise `OptionError` for a value of version 0.2."""
-    value = given.get("onconflict")
-    if value is not None and value.lower() == "checkpoint":
-        raise OptionError(
-            errors.OPTION_REFUSED, option="onConflict", value=value,
-            reason="a checkpoint does not win over offsets that another program has set.",
-            replacement="leave it out, or set onConflict=fail; to continue from other offsets, use groupkafka reset.",
         )  # fmt: skip
 
 

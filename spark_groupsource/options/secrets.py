@@ -12,8 +12,8 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from spark_groupsource import errors
@@ -119,15 +119,19 @@ def check_references(settings: Mapping[str, str], prefix: str, permissions: Perm
             allowed = "an absolute path" if kind == "file" else "the name of an environment variable"
             raise OptionError(errors.OPTION_INVALID, option=prefix + name, value="", allowed=allowed)
         if kind == "env":
-            try:
+            with permitted(prefix + name, _shown_place("env", value)):
                 permissions.check_variable(value)
-            except NotPermitted as refusal:
-                raise not_permitted(prefix + name, _shown_place("env", value), refusal) from None
 
 
-def not_permitted(option: str, value: str, refusal: NotPermitted) -> OptionError:
-    """Build the error for an option that names something that the driver does not permit."""
-    return OptionError(errors.NOT_PERMITTED, option=option, value=value, reason=str(refusal), remedy=refusal.remedy)
+@contextmanager
+def permitted(option: str, value: str) -> Iterator[None]:
+    """Check permissions: the error for what the driver does not permit then names the option. Raises `OptionError`."""
+    try:
+        yield
+    except NotPermitted as refusal:
+        raise OptionError(
+            errors.NOT_PERMITTED, option=option, value=value, reason=str(refusal), remedy=refusal.remedy
+        ) from None
 
 
 def conflict(one: str, value: str | None, other: str, other_value: str, reason: str) -> OptionError:
@@ -158,15 +162,14 @@ def resolved(
         refers = reference(name)
         kind = "file" if refers is None else refers.kind
         try:
-            if refers is None:
-                _check_client_file(name, place, permissions)
-                found[name] = place
-            else:
-                found[refers.setting] = (
-                    _text_of_file(place, permissions) if kind == "file" else _text_of_variable(place)
-                )
-        except NotPermitted as refusal:
-            raise not_permitted(option_name(name), place, refusal) from None
+            with permitted(option_name(name), place):
+                if refers is None:
+                    _check_client_file(name, place, permissions)
+                    found[name] = place
+                else:
+                    found[refers.setting] = (
+                        _text_of_file(place, permissions) if kind == "file" else _text_of_variable(place)
+                    )
         except (OSError, ValueError) as error:
             raise OptionError(
                 errors.SECRET_UNREADABLE,

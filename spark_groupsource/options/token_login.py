@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
-from spark_groupsource.options.permissions import NotPermitted, Permissions
-from spark_groupsource.options.secrets import conflict, not_permitted, setting_of
+from spark_groupsource.options.permissions import Permissions
+from spark_groupsource.options.secrets import conflict, permitted, setting_of
 
 OPTION = "tokenProvider"
 EXECUTOR_OPTION = "executor.tokenProvider"
@@ -108,10 +108,8 @@ def token_login(
     elif provider is None and metadata == AWS_IAM:
         # librdkafka leaves this one to its callers.
         option, value, provider = asked.prefix + _METADATA, left[_METADATA], AWS_IAM
-        try:
+        with permitted(option, value):
             permissions.check_setting(_METADATA, "it makes the client send the machine's own cloud identity")
-        except NotPermitted as refusal:
-            raise not_permitted(option, value, refusal) from None
     if provider is None:
         return left, None
     _check_fit(left, asked, provider, named, mechanism)
@@ -183,7 +181,7 @@ def _check_permitted(left: Mapping[str, str], login: TokenLogin, servers: str, p
     if login.provider == AWS_IAM:
         # Permitted as a client setting.
         return
-    try:
+    with permitted(login.option, login.value):
         if login.provider not in CLOUD_PROVIDERS:
             permissions.check_token_provider(login.provider, f"it makes clients run {login.provider}")
         elif login.arguments or not _stays_in_the_cloud(left, login.provider, servers):
@@ -192,8 +190,6 @@ def _check_permitted(left: Mapping[str, str], login: TokenLogin, servers: str, p
                 "it sends the machine's own cloud identity to brokers whose names are not the cloud's, or uses another"
                 " identity than the machine's, or does not verify the brokers' certificates",
             )
-    except NotPermitted as refusal:
-        raise not_permitted(login.option, login.value, refusal) from None
 
 
 def _stays_in_the_cloud(left: Mapping[str, str], provider: str, servers: str) -> bool:

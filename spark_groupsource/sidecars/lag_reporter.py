@@ -16,7 +16,7 @@ from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.port import leaderless_reason
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.lag.measure import LagRequests
-from spark_groupsource.lag.model import Lag, lag_of, total, without_lag
+from spark_groupsource.lag.model import Lag, lag_of, total
 from spark_groupsource.membership.machine import MemberState
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
@@ -106,12 +106,12 @@ class LagThread:
         if not committed:
             return False
         lag_inputs = self._requests.lag_inputs(committed)
-        leaderless = sorted(without_lag(committed, lag_inputs))
-        if not lag_inputs:
+        leaderless = sorted(one.partition for one in lag_inputs if one.end is None)
+        if len(leaderless) == len(lag_inputs):
             reason = leaderless_reason(leaderless)
             raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="ListOffsets", reason=reason)
         now_ms = int(self._clock.epoch_s() * 1000)
-        lags = [lag_of(lag_input, now_ms) for lag_input in lag_inputs]
+        lags = [lag_of(lag_input, now_ms) for lag_input in lag_inputs if lag_input.end is not None]
         if not self._member.stopping:
             self._metrics.write("lag", (lag.partition for lag in lags), **lag_details(lags), leaderless=leaderless)
         return True

@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,7 +29,7 @@ from spark_groupsource.membership.lock_states import LockState
 from spark_groupsource.membership.owner_lock import OwnerLock, lock_options
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.options.model import SourceOptions
-from spark_groupsource.spark.stop import TIMEOUT_S, QueryEnd, WatchedQueries, check_seconds, is_remote
+from spark_groupsource.spark.stop import TIMEOUT_S, QueryEnd, WatchedQueries, check_seconds, is_remote, say
 from spark_groupsource.spark.stop_signals import EndRequest, JvmSignals, on_end_signals
 
 LOG = logging.getLogger(__name__)
@@ -188,20 +186,20 @@ class _Driver:
         first.wait()
         while not self._requested.stop:
             if self._lock.state is LockState.OWNED and self._lock.take():
-                _say(f"owns the lock of group {self._settings.group_id}: the queries start")
+                say(f"this driver owns the lock of group {self._settings.group_id}: the queries start")
                 self._is_new = False
                 return True
             if (self._is_new and first.due()) or notice.due():
                 self._is_new = False
                 known = ", ".join(sorted(members(self._settings))) or "none known"
-                _say(f"waits for the lock of group {self._settings.group_id}; its members: {known}")
+                say(f"this driver waits for the lock of group {self._settings.group_id}; its members: {known}")
             time.sleep(_STEP_S)
         return False
 
     def _waits_again(self, queries: WatchedQueries) -> None:
         for failure in queries.failures():
             LOG.info("a query of a driver without the lock has failed", exc_info=failure)
-        _say(f"has given up the lock of group {self._settings.group_id}, and waits again")
+        say(f"this driver has given up the lock of group {self._settings.group_id}, and waits again")
         self._restarts = 0
 
     def _may_start_again(self, queries: WatchedQueries, began_s: float) -> bool:
@@ -211,7 +209,7 @@ class _Driver:
         self._restarts = 1 if time.monotonic() - began_s > _ROW_S else self._restarts + 1
         if self._restarts > _RESTARTS:
             return False
-        _say("starts its queries again: a former owner was in the way")
+        say("this driver starts its queries again: a former owner was in the way")
         LOG.info("a former owner was in the way", exc_info=failures[0])
         return True
 
@@ -244,11 +242,3 @@ def _local(queries: Sequence[StreamingQuery]) -> Sequence[StreamingQuery]:
     if any(is_remote(query) for query in queries):
         raise OptionError(errors.OWNER_BY_CONNECT)
     return queries
-
-
-def _say(text: str) -> None:
-    """Log a line; write it on stderr if the program has not configured logging, as `run_until_stopped` does."""
-    if LOG.hasHandlers():
-        LOG.info("this driver %s", text)
-    else:
-        print(f"{datetime.now():%H:%M:%S} this driver {text}", file=sys.stderr, flush=True)

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol
 
@@ -59,21 +60,19 @@ _OWN_OFFSET = '"lineage"'
 
 
 class QueryEnd(Enum):
-    """How a query ended. One that fails raises its exception instead."""
+    """How a query ended. One that fails raises its exception instead.
 
-    FINISHED = "by itself: AvailableNow has read everything, or other code has stopped it"
-    DRAINED = "between two batches: the last batch is complete and committed, and nothing is repeated"
-    CANCELLED = "in the middle of a batch, which the next owner repeats: the batch took too long, or the source was not\
- reached"
-    WAITED = "before it began: `run_when_owner` was stopped while it waited for its lock"
+    - FINISHED: AvailableNow has read everything, or other code has stopped it.
+    - DRAINED: between two batches. The last batch is complete and committed.
+    - CANCELLED: in the middle of a batch, which the next owner repeats. The batch took too long, or the source was not
+      reached.
+    - WAITED: before it began. `run_when_owner` was stopped while it waited for its lock.
+    """
 
-
-_SHORT = {
-    QueryEnd.FINISHED: "it has ended by itself",
-    QueryEnd.DRAINED: "nothing is repeated",
-    QueryEnd.CANCELLED: "a batch that was in flight is repeated",
-    QueryEnd.WAITED: "no query runs here",
-}
+    FINISHED = "it has ended by itself"
+    DRAINED = "nothing is repeated"
+    CANCELLED = "a batch that was in flight is repeated"
+    WAITED = "no query runs here"
 
 
 class QueryFailedError(StreamingQueryException):
@@ -202,12 +201,8 @@ class WatchedQueries:
             _await_listeners(target.query)
         for target in self._targets:
             if target.failure is None and target.end is not None:
-                name, how = target.query.name or target.query.id, target.remark or _SHORT[target.end]
-                line = f"{name}: {target.end.name}, {how}"
-                if LOG.hasHandlers():
-                    LOG.info(line)
-                else:
-                    print(line, file=sys.stderr, flush=True)
+                name, how = target.query.name or target.query.id, target.remark or target.end.value
+                say(f"{name}: {target.end.name}, {how}")
 
     def failures(self) -> list[Exception]:
         """Return the errors with which queries have failed."""
@@ -220,6 +215,14 @@ class WatchedQueries:
             raise _shortened(failures[0]) from None
         ends = {target.end for target in self._targets}
         return next(end for end in (QueryEnd.CANCELLED, QueryEnd.DRAINED, QueryEnd.FINISHED) if end in ends)
+
+
+def say(line: str) -> None:
+    """Log a line; write it on stderr if the program has not configured logging."""
+    if LOG.hasHandlers():
+        LOG.info(line)
+    else:
+        print(f"{datetime.now():%H:%M:%S} {line}", file=sys.stderr, flush=True)
 
 
 def check_seconds(name: str, value: float) -> None:

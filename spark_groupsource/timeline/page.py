@@ -14,6 +14,7 @@ from typing import Any
 
 from spark_groupsource import errors
 from spark_groupsource.errors import CommandError
+from spark_groupsource.redaction import masked_foreign
 from spark_groupsource.timeline.model import (
     Block,
     EventMark,
@@ -255,10 +256,11 @@ def _lane_name(lane: Lane) -> str:
 
 
 def hover_text(text: str, *moments: float) -> str:
-    """Return what is shown at a mark or bar: a text, and its moment, or its start and end."""
+    """Return what is shown at a mark or bar: a text without what looks like a secret, and its moment or moments."""
     times = " to ".join(axis_time(at)[11:] for at in moments)
     took = f", {moments[1] - moments[0]:,.2f} s" if len(moments) > 1 else ""
-    return f"{escaped(text)}<br>{times} UTC{took}"
+    # The metrics never contain a secret on purpose: this is a second guard for texts of errors.
+    return f"{escaped(masked_foreign(text))}<br>{times} UTC{took}"
 
 
 def escaped(text: str) -> str:

@@ -65,7 +65,7 @@ def test_every_key_of_a_commands_json_is_on_its_page(command: str) -> None:
     lag = lag_of(LagInput(tp(0), committed=4, beginning=0, end=10), now_ms=0)
     description = GroupDescription("shop", members=(DescribedMember("A", "a", "h"),))
     report = GroupReport(description, {tp(0): lag})
-    text = lag_json("shop", 0, [lag], {}) if command == "lag" else group_json(report, 0)
+    text = lag_json("shop", 0, [lag]) if command == "lag" else group_json(report, 0)
     value = json.loads(text)
     keys = set(value) | {key for part in value.values() if isinstance(part, dict) for key in part}
     keys |= {key for part in value.values() if isinstance(part, list) for each in part for key in each}

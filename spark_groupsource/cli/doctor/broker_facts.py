@@ -9,21 +9,20 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.client.ending import on_own_thread
-from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, kafka_error
 from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, few_records_settings, outsider_settings
 from spark_groupsource.client.tokens import new_admin, new_consumer
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.cluster.admin import admin_client, answer_of
+from spark_groupsource.cluster.admin import answer_of
 from spark_groupsource.options.model import SourceOptions
 
 # The client's debug line about a broker's request types; no function of the client returns them. Each broker has a
@@ -60,21 +59,15 @@ _RIGHTS_OF_ERRORS = {
 }
 
 
-class ClusterFacts:
-    """Requests of `doctor` to a cluster, on confluent-kafka's clients."""
+class ClusterFacts(GroupAdmin):
+    """Requests of `doctor` to a cluster, besides those of all commands."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._transport = LastTransportError(options.token_login)
-        self._client: AdminClient = admin_client(options, self._transport)
+        super().__init__(options, SystemClock(), time.sleep)
 
     def brokers(self) -> tuple[str, ...]:
         """Return the brokers as `host:port (id)`. Raises an error if none can be reached."""
-        try:
-            answer = self._ask(self._client.describe_cluster(request_timeout=CONTACT_TIMEOUT_S))
-        except KafkaException as error:
-            raise self._mapped(error, "DescribeCluster") from None
-        return tuple(sorted(f"{node.host}:{node.port} ({node.id})" for node in answer.nodes))
+        return tuple(sorted(f"{node.host}:{node.port} ({node.id})" for node in self.describe_cluster().nodes))
 
     def requests(self) -> Mapping[str, int]:
         """Return the request types of the brokers, each with its newest version; empty if no whole list was logged."""
@@ -93,10 +86,11 @@ class ClusterFacts:
         """Return the rights on a topic; without operations if the client may not even describe it."""
         wanted = TopicCollection([name])
         try:
-            future = self._client.describe_topics(
-                wanted, include_authorized_operations=True, request_timeout=CONTACT_TIMEOUT_S
-            )[name]
-            answer = self._ask(future)
+            answer = self._ask(
+                lambda timeout: self._client.describe_topics(
+                    wanted, include_authorized_operations=True, request_timeout=timeout
+                )[name],
+            )
         except KafkaException as error:
             return self._rights_of(error, "DescribeTopics")
         return Rights(_operations(answer.authorized_operations), len(answer.partitions))
@@ -104,7 +98,7 @@ class ClusterFacts:
     def group(self) -> Rights:
         """Return the rights on the group."""
         try:
-            answer = self._group_admin().ask_description(with_rights=True)
+            answer = self.ask_description(with_rights=True)
         except KafkaException as error:
             return self._rights_of(error, "DescribeGroups")
         operations = _operations(answer.authorized_operations)
@@ -112,10 +106,7 @@ class ClusterFacts:
 
     def group_topics(self) -> tuple[str, ...]:
         """Return the topics for which the group has committed offsets."""
-        return tuple(sorted({partition.topic for partition in self._group_admin().group_offsets()}))
-
-    def _group_admin(self) -> GroupAdmin:
-        return GroupAdmin(self._options, SystemClock(), time.sleep)
+        return tuple(sorted({partition.topic for partition in self.group_offsets()}))
 
     def newest_record_ms(self, topic: str, partitions: int) -> int | None:
         """Return the time (ms) of a topic's newest record; None if there is none, or it cannot be read."""
@@ -123,7 +114,7 @@ class ClusterFacts:
         newest: list[int] = []
         try:
             for future in self._client.list_offsets(wanted, request_timeout=CONTACT_TIMEOUT_S).values():
-                answer = self._ask(future)
+                answer = answer_of(self._client, future, self._transport)
                 newest += [answer.timestamp] if answer.timestamp > 0 else []
         except KafkaException:
             # Brokers before 3.0 do not support the request; a missing right on the topic is reported elsewhere.
@@ -154,19 +145,12 @@ class ClusterFacts:
             on_own_thread(consumer.close)
         return frozenset(batches.compressions)
 
-    def _ask(self, future: Future[Any]) -> Any:
-        return answer_of(self._client, future, self._transport)
-
     def _rights_of(self, error: KafkaException, request: str) -> Rights:
         """Return the rights that an error shows. Raises an error of the catalogue for any other one."""
         rights = _RIGHTS_OF_ERRORS.get(kafka_error(error).code())
         if rights is None:
             raise self._mapped(error, request) from None
         return rights
-
-    def _mapped(self, error: KafkaException, request: str) -> Exception:
-        self._client.poll(0)
-        return map_error(self._options, kafka_error(error), request, self._transport)
 
 
 class RequestLog(logging.Handler):

@@ -19,7 +19,6 @@ from spark_groupsource.cli.output import Output
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import CommandError, GroupKafkaError, KafkaUnavailableError, OptionError
 from spark_groupsource.lag.measure import LagRequests
-from spark_groupsource.lag.model import without_lag
 from spark_groupsource.model.offsets import every_partition
 from spark_groupsource.prometheus.families import Sample
 from spark_groupsource.redaction import masked
@@ -158,10 +157,9 @@ class Exporter:
         read = {partition.topic for partition in committed}
         read |= {partition.topic for member in members for partition in member.partitions} & topics.keys()
         read_partitions = every_partition({topic: topics[topic] for topic in read})
-        asked = {partition: committed.get(partition) for partition in read_partitions}
-        found = self._requests.lag_inputs(asked)
+        found = self._requests.lag_inputs({partition: committed.get(partition) for partition in read_partitions})
         ordered = tuple(sorted(found, key=lambda one: one.partition))
-        reading = GroupReading(group, self._clock.epoch_s(), ordered, description, without_lag(asked, found))
+        reading = GroupReading(group, self._clock.epoch_s(), ordered, description)
         return _Measured(reading, tuple(group_samples(self._cluster, reading)))
 
 

@@ -7,7 +7,7 @@ estimate of the lag in seconds there is the age of the next unread record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_groupsource.cli.group.view import GroupDescription
 from spark_groupsource.lag.model import Lag, LagInput, lag_of, total
@@ -97,16 +97,12 @@ GROUP_METRICS: tuple[Family, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """A group at one moment. `description` is None if the broker cannot describe groups (embedded).
-
-    `leaderless` has the committed offsets of partitions that have no leader: their lag is not known.
-    """
+    """A group at one moment. `description` is None if the broker cannot describe groups (embedded)."""
 
     group: str
     at_s: float
     inputs: tuple[LagInput, ...]
     description: GroupDescription | None = None
-    leaderless: Mapping[TopicPartition, int | None] = field(default_factory=dict)
 
 
 def group_samples(cluster: str, reading: GroupReading) -> Iterator[Sample]:
@@ -124,17 +120,14 @@ def group_samples(cluster: str, reading: GroupReading) -> Iterator[Sample]:
 
     for lag in lags:
         yield from _partition_samples(labels(lag.partition), lag)
-    for partition, offset in reading.leaderless.items():
-        if offset is not None:
-            yield _OFFSET.of(offset, *labels(partition))
     records, _, behind_s, safe_s = total(lags)
-    yield _MAX_LAG.of(max((lag.records for lag in lags), default=0), *name)
-    unknown = sum(not lag.age_known for lag in lags) + len(reading.leaderless)
+    yield _MAX_LAG.of(max((lag.records or 0 for lag in lags), default=0), *name)
+    unknown = sum(not lag.age_known for lag in lags)
     if behind_s is not None or not unknown:
         yield _MAX_LAG_SECONDS.of(behind_s or 0.0, *name)
     yield _SUM_LAG.of(records, *name)
-    for topic in sorted({lag.partition.topic for lag in lags}):
-        yield _TOPIC_SUM_LAG.of(sum(lag.records for lag in lags if lag.partition.topic == topic), *name, topic)
+    for topic in sorted({lag.partition.topic for lag in lags if lag.end is not None}):
+        yield _TOPIC_SUM_LAG.of(total(lag for lag in lags if lag.partition.topic == topic)[0], *name, topic)
     if safe_s is not None:
         yield _MIN_TIME_TO_LOSS.of(safe_s, *name)
     yield _AGE_UNKNOWN.of(unknown, *name)
@@ -156,15 +149,17 @@ def log_samples(cluster: str, readings: Iterable[GroupReading]) -> Iterator[Samp
     for reading in sorted(readings, key=lambda reading: reading.at_s):
         found |= {one.partition: one for one in reading.inputs}
     for partition, one in sorted(found.items()):
-        labels = (cluster, partition.topic, str(partition.partition))
-        yield _EARLIEST.of(one.beginning, *labels)
-        yield _LATEST.of(one.end, *labels)
+        if one.end is not None:
+            labels = (cluster, partition.topic, str(partition.partition))
+            yield _EARLIEST.of(one.beginning, *labels)
+            yield _LATEST.of(one.end, *labels)
 
 
 def _partition_samples(labels: tuple[str, ...], lag: Lag) -> Iterator[Sample]:
     if lag.committed is not None:
         yield _OFFSET.of(lag.committed, *labels)
-    yield _LAG.of(lag.records, *labels)
+    if lag.records is not None:
+        yield _LAG.of(lag.records, *labels)
     if lag.age_known:
         yield _LAG_SECONDS.of(lag.behind_s or 0.0, *labels)
     if lag.safe_s is not None:

@@ -64,8 +64,7 @@ def read_report(command: GroupCommand, describer: GroupDescriber, requests: LagR
     output.step(f"reading the log ends of {len(existing):,} partitions")
     bounds = requests.log_bounds(existing)
     lags = {
-        partition: lag_of(LagInput(partition, committed.get(partition), beginning, end), now_ms=0)
-        for partition, (beginning, end) in bounds.items()
+        partition: lag_of(LagInput(partition, committed.get(partition), *bounds.get(partition, (0, None))), now_ms=0)
+        for partition in existing
     }
-    leaderless = {partition: committed.get(partition) for partition in existing if partition not in bounds}
-    return GroupReport(description, lags, leaderless)
+    return GroupReport(description, lags)

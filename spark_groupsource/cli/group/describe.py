@@ -44,13 +44,21 @@ _SECOND_CLIENT = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
 class GroupDescriber:
     """Requests of the command for a group, to confluent-kafka, and to kafka-python for the members' bytes.
 
-    Errors are those of the catalogue, and every wait has a limit.
+    Errors are those of the catalogue, and every wait has a limit. `make_client` is for tests. It returns a client whose
+    `describe_groups` does not decode the response, see `kafka_python_client`. An ImportError means that kafka-python is
+    not installed.
     """
 
-    def __init__(self, admin: GroupAdmin, group: str, raw: RawGroups) -> None:
+    def __init__(
+        self, admin: GroupAdmin, options: SourceOptions, make_client: Callable[[SourceOptions], Any] | None = None
+    ) -> None:
         self._admin = admin
-        self._group = group
-        self._raw = raw
+        self._options = options
+        self._group = options.group_id
+        self._make_client = make_client or kafka_python_client
+        self._client: Any = None
+        # Why the client cannot be created. No second attempt: a client that does not connect leaves a thread behind.
+        self._hopeless = ""
 
     def describe_group(self) -> GroupDescription | None:
         """Return the group as its coordinator describes it; None if it does not exist."""
@@ -66,7 +74,7 @@ class GroupDescriber:
         if answer.type is ConsumerGroupType.CONSUMER or not answer.members:
             # The coordinator does not store these bytes for such a group.
             return description
-        raw, why = self._raw.read_group(self._group)
+        raw, why = self._read_raw()
         if raw is not None:
             return with_data(description, raw)
         # With these strategies, members report nothing that decides who gets what.
@@ -74,13 +82,39 @@ class GroupDescriber:
         return description if is_silent else replace(description, notes=(why,))
 
     def close(self) -> None:
-        """Free the clients; idempotent."""
-        self._raw.close()
+        """Free kafka-python's client; idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _of_others(self, reason: str) -> GroupDescription:
         """Return a classic group whose members are not consumers; confluent-kafka does not describe it."""
-        raw, why = self._raw.read_group(self._group)
+        raw, why = self._read_raw()
         return GroupDescription(self._group, protocol="classic", notes=(reason, why)) if raw is None else raw
+
+    def _read_raw(self) -> tuple[GroupDescription | None, str]:
+        """Return the classic group with its members' bytes, or None and the reason for the user."""
+        if self._client is None and not self._hopeless:
+            try:
+                self._client = self._make_client(self._options)
+            except ImportError:
+                self._hopeless = EXTRA_MISSING
+            except Exception as error:  # noqa: BLE001 - it has its own errors for settings, TLS, SASL and timeouts
+                self._hopeless = _trouble(error)
+        if self._client is None:
+            return None, self._hopeless
+        try:
+            answer = self._client.describe_groups([self._group])[self._group]
+        except Exception as error:  # noqa: BLE001 - see above
+            return None, self._given_up(error)
+        if answer.error_code:
+            return None, self._given_up(f"DescribeGroups returned error {answer.error_code}")
+        return raw_group(answer), ""
+
+    def _given_up(self, reason: object) -> str:
+        # The next attempt needs a new client, because this one continues to ask the coordinator that it knows.
+        self.close()
+        return _trouble(reason)
 
 
 def _described(admin: GroupAdmin, group: str) -> ConsumerGroupDescription | None:
@@ -107,20 +141,6 @@ def without_data(admin: GroupAdmin, group: str) -> GroupDescription | None:
             return None
         raise
     return None if answer is None else description_of(answer)
-
-
-def live_members(admin: GroupAdmin) -> tuple[DescribedMember, ...]:
-    """Return the group's members, without the data that they report to each other.
-
-    Empty if the group does not exist, if its members are not consumers, or if the broker cannot describe it (embedded).
-    """
-    try:
-        answer = admin.described()
-    except CommandError as error:
-        if error.condition in (errors.GROUP_NOT_OF_CONSUMERS, errors.COMMAND_UNSUPPORTED):
-            return ()
-        raise
-    return () if answer is None else description_of(answer).members
 
 
 def description_of(answer: ConsumerGroupDescription) -> GroupDescription:
@@ -158,51 +178,6 @@ def with_data(description: GroupDescription, raw: GroupDescription) -> GroupDesc
 
 def _partitions(assignment: Any) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(part.topic, part.partition) for part in assignment.topic_partitions)
-
-
-class RawGroups:
-    """Reads classic groups with their members' bytes, with kafka-python's admin client, created at the first use.
-
-    `make_client` is for tests. It returns a client whose `describe_groups` does not decode the response, see
-    `kafka_python_client`. An ImportError means that kafka-python is not installed.
-    """
-
-    def __init__(self, options: SourceOptions, make_client: Callable[[SourceOptions], Any] | None = None) -> None:
-        self._options = options
-        self._make_client = make_client or kafka_python_client
-        self._client: Any = None
-        # Why the client cannot be created. No second attempt: a client that does not connect leaves a thread behind.
-        self._hopeless = ""
-
-    def read_group(self, group: str) -> tuple[GroupDescription | None, str]:
-        """Return the group, or None and the reason for the user."""
-        if self._client is None and not self._hopeless:
-            try:
-                self._client = self._make_client(self._options)
-            except ImportError:
-                self._hopeless = EXTRA_MISSING
-            except Exception as error:  # noqa: BLE001 - it has its own errors for settings, TLS, SASL and timeouts
-                self._hopeless = _trouble(error)
-        if self._client is None:
-            return None, self._hopeless
-        try:
-            answer = self._client.describe_groups([group])[group]
-        except Exception as error:  # noqa: BLE001 - see above
-            return None, self._given_up(error)
-        if answer.error_code:
-            return None, self._given_up(f"DescribeGroups returned error {answer.error_code}")
-        return raw_group(answer), ""
-
-    def _given_up(self, reason: object) -> str:
-        # The next attempt needs a new client, because this one continues to ask the coordinator that it knows.
-        self.close()
-        return _trouble(reason)
-
-    def close(self) -> None:
-        """Free the client; idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
 
 
 def kafka_python_client(options: SourceOptions) -> Any:

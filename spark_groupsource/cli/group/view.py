@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from spark_groupsource.assignors.notes import by_topic
 from spark_groupsource.cli.group.member_data import MemberData, meaning, shown_data, shown_partitions
@@ -18,7 +18,6 @@ _UUID = re.compile(r"-?([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f
 _LONGEST_NAME = 20
 _LONGEST_ID = 32
 _UNASSIGNED = "(unassigned)"
-NO_LEADER = "not known: the partition has no leader"
 _LOG_UNKNOWN = "its log is unknown: the topic or the right DESCRIBE on it is missing"
 
 
@@ -79,31 +78,22 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """A group, with the lag of each existing partition that it has offsets for or that is assigned.
-
-    `leaderless` has the committed offsets of those partitions that have no leader: their lag is not known.
-    """
+    """A group, with the lag of each existing partition that it has offsets for or that is assigned."""
 
     description: GroupDescription
     lags: Mapping[TopicPartition, Lag]
-    leaderless: Mapping[TopicPartition, int | None] = field(default_factory=dict)
 
     @property
     def partitions(self) -> list[TopicPartition]:
         """All partitions with offsets or members, sorted."""
-        found = {*self.lags, *self.leaderless}
+        found = set(self.lags)
         for member in self.description.members:
             found |= member.partitions | member.standby
         return sorted(found)
 
-    def committed(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset of a partition; None if there is none, or the topic is not known."""
-        lag = self.lags.get(partition)
-        return self.leaderless.get(partition) if lag is None else lag.committed
-
     def unread_records(self, member: DescribedMember) -> int:
         """Return the number of unread records in a member's partitions."""
-        return sum(self.lags[partition].records for partition in member.partitions if partition in self.lags)
+        return total(self.lags[partition] for partition in member.partitions if partition in self.lags)[0]
 
 
 # --- for people
@@ -158,25 +148,25 @@ def _described_data(member: DescribedMember) -> str:
 
 def _partitions(report: GroupReport, names: Mapping[str, str]) -> list[str]:
     owners, standby_members = report.description.owners(), report.description.standby_members()
-    rows = [("topic", "partition", "committed", "end", "lag", "member", "standby", "")]
+    rows: list[tuple[str, ...]] = [("topic", "partition", "committed", "end", "lag", "member", "standby", "")]
     for partition in report.partitions:
         lag = report.lags.get(partition)
-        committed = report.committed(partition)
-        end, unread = ("-", "-") if lag is None else (str(lag.end), str(lag.records))
-        unknown = NO_LEADER if partition in report.leaderless else _LOG_UNKNOWN
+        numbers = (None, None, None) if lag is None else (lag.committed, lag.end, lag.records)
         rows.append((
-            partition.topic, str(partition.partition), "-" if committed is None else str(committed), end, unread,
+            partition.topic, str(partition.partition), *("-" if value is None else str(value) for value in numbers),
             " ".join(names[member.member_id] for member in owners.get(partition, ())) or _UNASSIGNED,
             " ".join(names[member.member_id] for member in standby_members.get(partition, ())),
-            unknown if lag is None else shown_note(lag),
+            _LOG_UNKNOWN if lag is None else shown_note(lag),
         ))  # fmt: skip
-    records, lost, _, _ = total(report.lags.values())
-    rows.append(("total", "", "", "", str(records), "", "", total_note(lost, len(report.leaderless))))
+    records = total(report.lags.values())[0]
+    rows.append(("total", "", "", "", str(records), "", "", total_note(report.lags.values())))
     return _without_empty_columns(rows, {0, 5, 6, 7})
 
 
-def total_note(lost: int, leaderless: int) -> str:
+def total_note(lags: Iterable[Lag]) -> str:
     """Return a note for the total of a lag table: what it counts as lost, and how many partitions it lacks."""
+    every = list(lags)
+    lost, leaderless = total(every)[1], sum(lag.end is None for lag in every)
     parts = [f"{lost} lost"] if lost else []
     if leaderless:
         parts.append(f"{leaderless} partition{' is' if leaderless == 1 else 's are'} not known")
@@ -266,7 +256,7 @@ def _json_partitions(report: GroupReport) -> list[dict[str, object]]:
         lag = report.lags.get(partition)
         found.append({
             "topic": partition.topic, "partition": partition.partition,
-            "committed": report.committed(partition), "end": None if lag is None else lag.end,
+            "committed": None if lag is None else lag.committed, "end": None if lag is None else lag.end,
             "lag": None if lag is None else lag.records, "lost": None if lag is None else lag.lost,
             "members": [member.member_id for member in owners.get(partition, ())],
             "standby": [member.member_id for member in standby_members.get(partition, ())],

@@ -72,12 +72,11 @@ class FakeLagRequests:
             raise self.error
         next_ms = int(self.clock.epoch_s() * 1000) - 90_000
         return [
-            LagInput(
+            LagInput(p, at, 0, None) if p in self.leaderless else LagInput(
                 p, at, 10, 100, None if p in self.timeless or (at is not None and at >= 100) else next_ms,
                 self.retention, self.timeless.get(p, False),
             )
             for p, at in reversed(committed.items())
-            if p not in self.leaderless
         ]  # fmt: skip
 
     def close(self) -> None:
@@ -116,7 +115,7 @@ def run(command: LagCommand, requests: FakeLagRequests, pauses: int = 0) -> tupl
 
 
 def measured(command: LagCommand, requests: FakeLagRequests) -> list[Lag]:
-    return measured_lags(command, requests, requests.clock, requests.live, FakeOutput())[0]
+    return measured_lags(command, requests, requests.clock, requests.live, FakeOutput())
 
 
 # --- the command

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from spark_groupsource.functions import avro_decoder
 from spark_groupsource.functions.avro_decoder import Decoder, Reading
-from spark_groupsource.functions.avro_schema import parsed
-from spark_groupsource.functions.avro_types import arrow_type
 from spark_groupsource.functions.registry_options import RegistrySettings, RegistryUrl
 from spark_groupsource.functions.schema_registry import SchemaNotFound
 
@@ -34,10 +32,9 @@ class SchemasInMemory:
 def decoder(reader: Schema, *writers: Schema, is_strict: bool = False) -> Decoder:
     """Return a decoder of records of several writers."""
     texts = (json.dumps(reader),)
-    type_text = pa.schema([pa.field("result", arrow_type(parsed(texts)))]).serialize().to_pybytes()
     with mock.patch.object(avro_decoder, "Registry", return_value=SchemasInMemory(*writers)):
         registry = RegistrySettings((RegistryUrl("http://registry.invalid"),))
-        return Decoder(Reading(registry, texts, is_strict, type_text))
+        return Decoder(Reading(registry, texts, is_strict))
 
 
 def record(number: int, writer: Schema, value: Any) -> bytes:

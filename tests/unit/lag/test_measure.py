@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S
+from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.lag import measure
 from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.lag.model import Retention
@@ -53,7 +55,8 @@ class ConfigAdmin:
 def clients(monkeypatch: pytest.MonkeyPatch) -> list[ConfigAdmin]:
     """Return the clients that are made next."""
     following: list[ConfigAdmin] = []
-    monkeypatch.setattr(measure, "admin_client", lambda *_: following.pop(0))
+    with_clients = partial(LibrdkafkaCluster, make_client=lambda *_: following.pop(0))  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(measure, "LibrdkafkaCluster", with_clients)
     return following
 
 

@@ -267,7 +267,7 @@ def test_seconds_that_are_no_duration_are_refused() -> None:
 
 
 def test_the_lines_say_what_happens(program: Program, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger=module.LOG.name)
+    caplog.set_level("INFO", logger="spark_groupsource.spark")
 
     def others() -> None:
         wait_until(lambda: "waits for the lock of group pay.lock; its members: pay-host" in caplog.text)

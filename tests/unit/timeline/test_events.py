@@ -10,9 +10,10 @@ import pytest
 
 from spark_groupsource.errors import CommandError
 from spark_groupsource.model.offsets import TopicPartition
-from spark_groupsource.timeline.events import EventLine, MetricsFile, line_of, plain, timeline_of
+from spark_groupsource.timeline.events import EventLine, MetricsFile, line_of, timeline_of
 from spark_groupsource.timeline.files import read_files
 from spark_groupsource.timeline.model import Block, EventMark, LagPoint, MarkKind, PeriodKind, Timeline, thinned
+from spark_groupsource.timeline.page import hover_text
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -84,7 +85,7 @@ def test_a_loss_is_shown_with_its_ranges_on_the_partition() -> None:
     ],
 )
 def test_texts_have_no_secret(text: str) -> None:
-    assert "canary" not in plain(f"it failed: {text}, twice")
+    assert "canary" not in hover_text(f"it failed: {text}, twice", 0.0)
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"at": True, "event": "x"}, {"at": 1}, {"at": "1", "event": "x"}])

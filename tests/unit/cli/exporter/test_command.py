@@ -152,8 +152,10 @@ class FakeKafka:
         return dict.fromkeys(partitions, (10, 100))
 
     def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
-        known = {p: at for p, at in committed.items() if p not in self.leaderless}
-        return [LagInput(p, at, 10, 100, NOW_MS, HOUR) for p, at in known.items()]
+        return [
+            LagInput(p, at, 0, None) if p in self.leaderless else LagInput(p, at, 10, 100, NOW_MS, HOUR)
+            for p, at in committed.items()
+        ]
 
     def close(self) -> None:
         pass

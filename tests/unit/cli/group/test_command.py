@@ -18,7 +18,7 @@ from spark_groupsource.assignors.notes import MemberNote
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.arguments import Connection, GroupCommand
 from spark_groupsource.cli.group.command import read_report, report_group
-from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, RawGroups, live_members
+from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, without_data
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError, OptionError
 from spark_groupsource.lag.model import LagInput
@@ -192,7 +192,7 @@ def describe(seen: Any, *clients: FakeKafkaPython | Exception, times: int = 1) -
             raise one
         return one
 
-    describer = GroupDescriber(FakeAdmin(seen), "shop", RawGroups(make_options(), make))
+    describer = GroupDescriber(FakeAdmin(seen), make_options(), make)
     found = None
     for _ in range(times):
         found = describer.describe_group()
@@ -298,19 +298,20 @@ def test_a_group_that_the_coordinator_does_not_know(seen: Any) -> None:
     [
         None,
         description(members=[], state=ConsumerGroupState.DEAD),
-        NOT_CONSUMERS,
         CommandError(errors.COMMAND_UNSUPPORTED, servers="broker:9092", request="DescribeGroups"),
     ],
 )
 def test_nobody_is_in_a_group_that_is_not_there_or_cannot_be_described(seen: Any) -> None:
-    assert live_members(FakeAdmin(seen)) == ()
+    assert without_data(FakeAdmin(seen), "shop") is None
 
 
 def test_who_is_in_a_group() -> None:
-    (found,) = live_members(FakeAdmin(description()))
-    assert (found.client_id, found.partitions) == ("a", frozenset({tp(1)}))
-    with pytest.raises(AccessError):
-        live_members(FakeAdmin(group_denied()))
+    found = without_data(FakeAdmin(description()), "shop")
+    assert found is not None
+    assert [(one.client_id, one.partitions) for one in found.members] == [("a", frozenset({tp(1)}))]
+    for refusal in (NOT_CONSUMERS, group_denied()):
+        with pytest.raises((CommandError, AccessError)):
+            without_data(FakeAdmin(refusal), "shop")
 
 
 @pytest.mark.parametrize(
