@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import math
 import os
 import signal
@@ -450,7 +451,7 @@ def test_the_end_is_written_to_stderr_without_logging(
     query = FakeQuery()
     soon(query.stop)
     run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
-    assert capsys.readouterr().err == "orders: FINISHED, it has ended by itself\n"
+    assert re.fullmatch(r"\d\d:\d\d:\d\d orders: FINISHED, it has ended by itself\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("clean", [True, False])
