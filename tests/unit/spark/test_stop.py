@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 import math
 import os
+import re
 import signal
 import threading
 import time
