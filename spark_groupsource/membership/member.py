@@ -185,8 +185,8 @@ class Member:
             self._reopen()
             return
         self._port.poll()
-        # R117: a new client takes part again
-        if self._misses_rebalances:
+        # R117: a new client takes part again. A client that closes sends no heartbeats while it waits for a batch.
+        if self._misses_rebalances and not self._flight_is_awaited():
             self.rejoin()
             return
         # R31: others can read them meanwhile
@@ -228,7 +228,7 @@ class Member:
 
     def _check_completion(self) -> None:
         """Complete the batch in flight as soon as Spark's commit log has it."""
-        if self._stop_wait is not None or self._is_overdue():
+        if self._stop_wait is not None or self._misses_rebalances or self._is_overdue():
             self._completion.check_often()
         else:
             self._completion.check_sometimes()

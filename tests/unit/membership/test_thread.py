@@ -783,6 +783,24 @@ def test_a_client_that_dropped_a_rebalance_is_replaced(revoked_in: bytes, assign
 
 
 @pytest.mark.rule("R117")
+def test_a_client_that_dropped_a_rebalance_is_kept_while_a_batch_is_in_flight() -> None:
+    """A closing client sends no heartbeats: its session would expire while its revoke waits for the batch."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.fix(R0)
+        bed.group.post(lambda: setattr(bed.group, "in_generation", b"2"))
+        bed.group.revoke(P1)
+        bed.group.post(lambda: setattr(bed.group, "in_generation", b"3"))
+        bed.group.assign()
+        bed.until("no callback is left", lambda _: bed.group.waiting == 0)
+        bed.go_round(5)
+        assert bed.group.named("close") == []
+        bed.member.complete(flight(R0).end)
+        bed.until("another client", lambda _: len(bed.group.named("open")) == 2, step_s=0.1)
+        assert committed(bed, 0) == 20
+
+
+@pytest.mark.rule("R117")
 def test_a_second_revoke_does_not_hide_a_dropped_rebalance() -> None:
     """1. The member drains in generation 2. 2. A topic changes: generation 3 revokes, too. 3. A topic changes again. 4.
     The drain ends: the callbacks of the second revoke and of the assignment run in generation 4."""
