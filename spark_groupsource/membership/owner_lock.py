@@ -353,11 +353,21 @@ class OwnerLock(MemberListener):
             self._closing.wait(_RETRY_S)
 
     def _await_end(self) -> None:
-        """Wait until the driver's queries have ended. Afterwards the partition is given up, come what may."""
+        """Wait until the driver's queries have ended. Afterwards the partition is given up, come what may.
+
+        Guards against:
+        1. The queries are drained, because the group wants the partition back. Their driver's process is stopped.
+        2. The session expires, and another driver starts the queries. The process goes on.
+        3. Both run the queries of one checkpoint, until the drain ends.
+        """
         deadline = Deadline(self._clock, _WAIT_PART * self._options.rebalance_timeout_s)
-        with self._changed:
-            while self._state in GIVES_WAY and not deadline.expired():
+        while not deadline.expired():
+            with self._changed:
+                if self._state not in GIVES_WAY:
+                    break
                 self._changed.wait(_STEP_S)
+            if self._wants_proof() and self._pace.due():
+                self._prove()
         if deadline.expired():
             LOG.warning("the queries have not ended in time, the lock is given up: group=%s", self._options.group_id)
             self._happened(LockEvent.LOST)

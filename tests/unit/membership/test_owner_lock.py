@@ -175,6 +175,23 @@ def test_an_owner_that_gets_no_answer_for_a_session_stops_its_queries(lock: Owne
     assert not lock.gives_way
 
 
+def test_an_owner_whose_session_ends_while_its_queries_are_drained_stops_them(lock: OwnerLock, group: Group) -> None:
+    """1. Another driver joins, and the queries are drained. 2. The process is stopped, and the session expires."""
+    lock._length.shortest_s = 0.9
+    group.assign(tp(0))
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    group.revoke(tp(0))
+    await_state(lock, LockState.REVOKING)
+    proven = len(group.numbers)
+    wait_until(lambda: len(group.numbers) >= proven + 2)
+    assert not lock.stops_at_once
+    group.refuses = Refusal.LOST
+    wait_until(lambda: lock.stops_at_once)
+    lock.ended()
+    await_state(lock, LockState.WAITING)
+
+
 def test_an_error_of_the_member_ends_the_wait(lock: OwnerLock, group: Group) -> None:
     error = MembershipError(errors.MEMBER_FAILED, group="pay.lock", reason="it is full")
     group.fail(error)
