@@ -447,11 +447,21 @@ class Member:
             self._lose(self.machine.owned_partitions())
 
     def _lose(self, partitions: Partitions) -> None:
-        """Drop lost partitions. A loss may be reported twice: by a refused commit, and later by the client."""
-        self._committer.membership_ended(partitions)
+        """Drop lost partitions. A loss may be reported twice: by a refused commit, and later by the client.
+
+        Guards against:
+        1. A topic is deleted. A cooperative client reports its partitions as lost, and keeps all others.
+        2. It joins again only if it is the leader, and the leader only if it subscribes to the topic.
+        3. A member that waited for the next assignment would never read what it has.
+        """
         owned = tuple(partition for partition in partitions if partition in self.machine.owned_partitions())
         repeated = self._report.to_repeat(owned)
-        self._apply(self.machine.handle(PartitionsLost(partitions)))
+        if len(owned) < len(self.machine.owned_partitions()):
+            self._committer.released(partitions)
+            self._apply(self.machine.handle(PartitionsReleased(partitions)))
+        else:
+            self._committer.membership_ended(partitions)
+            self._apply(self.machine.handle(PartitionsLost(partitions)))
         if owned:
             self._report.lost(owned, repeated)
         if partitions and self._options.on_partitions_lost is OnPartitionsLost.FAIL:

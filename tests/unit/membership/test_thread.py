@@ -762,6 +762,19 @@ def test_a_revoke_while_a_stop_by_signal_waits_still_waits_for_the_batch() -> No
         assert committed(bed, 0) == 20
 
 
+def test_a_member_that_loses_the_partitions_of_a_deleted_topic_reads_the_others() -> None:
+    """A cooperative client reports them as lost. It may get no other assignment after that."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.lose(P1)
+        bed.until("the loss", lambda v: [owned.partition for owned in v.partitions] == [P0])
+        assert bed.member.view().settled
+        bed.fix(R0)
+        bed.member.complete(flight(R0).end)
+        bed.until("the commit", lambda v: v.committed)
+        assert committed(bed, 0) == 20
+
+
 @pytest.mark.rule("R117")
 @pytest.mark.parametrize(
     ("revoked_in", "assigned_in", "clients"),
