@@ -483,7 +483,8 @@ class Member:
     def on_assigned(self, partitions: Partitions) -> None:
         """See `MemberListener`."""
         self._port.accept(partitions)
-        if self.machine.state in FINAL_STATES:
+        # R31: a client that closes, because a batch takes too long, reports an assignment that was on its way
+        if self.machine.state in FINAL_STATES or self._given_up is not None:
             return
         self._compare_generations()
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))

@@ -875,6 +875,29 @@ def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pyt
         assert bed.member.fix(flight(OffsetRange(P0, 20, 30)), view.assignment)
 
 
+@pytest.mark.rule("R31")
+def test_an_assignment_that_comes_while_partitions_are_given_up_counts_no_more() -> None:
+    """1. A batch takes too long, and the member closes its client. 2. An assignment was on its way: the client reports
+    it while it closes, and revokes nothing. 3. The batch ends. The next client has not joined yet."""
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        close = bed.group.close
+
+        def closes() -> None:
+            bed.group.close = close  # type: ignore[method-assign]
+            bed.group._on().on_assigned((P1,))
+            close()
+
+        bed.group.close = closes  # type: ignore[method-assign]
+        bed.clock.advance(31.0)
+        bed.until("the end of the client", lambda _: bed.group.named("close") != [], step_s=0.1)
+        bed.member.complete(flight(R0).end)
+        bed.joined_again()
+        view = bed.member.view()
+        assert (view.state, view.partitions) == (MemberState.REJOINING, ())
+
+
 def test_a_batch_that_takes_too_long_while_the_store_hangs_costs_the_partitions_too() -> None:
     with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
         bed.log.hang()
