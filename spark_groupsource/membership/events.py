@@ -63,7 +63,7 @@ class DrainExpired(GroupEvent):
 
 @dataclass(frozen=True, slots=True)
 class PartitionsReleased(GroupEvent):
-    """Revoked partitions were handed over; the others are kept."""
+    """Revoked partitions were handed over, or the topic of some was deleted; the others are kept."""
 
     partitions: Partitions
 

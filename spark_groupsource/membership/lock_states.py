@@ -64,6 +64,7 @@ TRANSITIONS: dict[tuple[LockState, LockEvent], LockState] = {
     (_S.DOUBTED, _E.ENDED): _S.UNPROVEN,
     (_S.REVOKING, _E.LOST): _S.LOST,
     (_S.REVOKING, _E.SILENT): _S.REVOKING,
+    (_S.REVOKING, _E.PROVEN): _S.REVOKING,
     (_S.REVOKING, _E.ENDED): _S.WAITING,
     (_S.LOST, _E.ASSIGNED): _S.REGAINED,
     (_S.LOST, _E.REVOKED): _S.LOST,
@@ -81,7 +82,7 @@ TRANSITIONS: dict[tuple[LockState, LockEvent], LockState] = {
 # The coordinator is asked for a proof.
 UNDECIDED = frozenset({_S.UNPROVEN, _S.DOUBTED})
 # The proof is renewed while queries run.
-PROVES_AGAIN = frozenset({_S.RUNNING, _S.DOUBTED})
+PROVES_AGAIN = frozenset({_S.RUNNING, _S.DOUBTED, _S.REVOKING})
 # The partition is assigned to this driver.
 HOLDS = frozenset({_S.UNPROVEN, _S.OWNED, _S.RUNNING, _S.DOUBTED, _S.REGAINED})
 # The queries have to end: drained, or stopped at once.

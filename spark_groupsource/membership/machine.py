@@ -98,6 +98,7 @@ GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
     (_S.JOINED, PartitionsAssigned): _S.JOINED,
     (_S.JOINED, RevokeStarted): _S.DRAINING,
     (_S.JOINED, PartitionsLost): _S.REJOINING,
+    (_S.JOINED, PartitionsReleased): _S.JOINED,
     (_S.JOINED, StopRequested): _S.STOPPING,
     (_S.DRAINING, DrainExpired): _S.DRAINING,
     (_S.DRAINING, PartitionsLost): _S.REJOINING,

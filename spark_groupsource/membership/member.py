@@ -185,8 +185,8 @@ class Member:
             self._reopen()
             return
         self._port.poll()
-        # R117: a new client takes part again
-        if self._misses_rebalances:
+        # R117: a new client takes part again. A client that closes sends no heartbeats while it waits for a batch.
+        if self._misses_rebalances and not self._flight_is_awaited():
             self.rejoin()
             return
         # R31: others can read them meanwhile
@@ -228,7 +228,7 @@ class Member:
 
     def _check_completion(self) -> None:
         """Complete the batch in flight as soon as Spark's commit log has it."""
-        if self._stop_wait is not None or self._is_overdue():
+        if self._stop_wait is not None or self._misses_rebalances or self._is_overdue():
             self._completion.check_often()
         else:
             self._completion.check_sometimes()
@@ -447,11 +447,21 @@ class Member:
             self._lose(self.machine.owned_partitions())
 
     def _lose(self, partitions: Partitions) -> None:
-        """Drop lost partitions. A loss may be reported twice: by a refused commit, and later by the client."""
-        self._committer.membership_ended(partitions)
+        """Drop lost partitions. A loss may be reported twice: by a refused commit, and later by the client.
+
+        Guards against:
+        1. A topic is deleted. A cooperative client reports its partitions as lost, and keeps all others.
+        2. It joins again only if it is the leader, and the leader only if it subscribes to the topic.
+        3. A member that waited for the next assignment would never read what it has.
+        """
         owned = tuple(partition for partition in partitions if partition in self.machine.owned_partitions())
         repeated = self._report.to_repeat(owned)
-        self._apply(self.machine.handle(PartitionsLost(partitions)))
+        if len(owned) < len(self.machine.owned_partitions()):
+            self._committer.released(partitions)
+            self._apply(self.machine.handle(PartitionsReleased(partitions)))
+        else:
+            self._committer.membership_ended(partitions)
+            self._apply(self.machine.handle(PartitionsLost(partitions)))
         if owned:
             self._report.lost(owned, repeated)
         if partitions and self._options.on_partitions_lost is OnPartitionsLost.FAIL:
@@ -473,7 +483,8 @@ class Member:
     def on_assigned(self, partitions: Partitions) -> None:
         """See `MemberListener`."""
         self._port.accept(partitions)
-        if self.machine.state in FINAL_STATES:
+        # R31: a client that closes, because a batch takes too long, reports an assignment that was on its way
+        if self.machine.state in FINAL_STATES or self._given_up is not None:
             return
         self._compare_generations()
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))

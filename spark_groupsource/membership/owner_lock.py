@@ -291,14 +291,16 @@ class OwnerLock(MemberListener):
         2. It goes on as the owner, or it believes that it is none: two owners, or nobody for ever.
         So it gives way, and asks the group for the number when its queries have ended.
         """
-        given_up = {partition.partition for partition in partitions}
+        given_up, generation = {partition.partition for partition in partitions}, self._port.generation
         kept = self._held - given_up
         if self._holds() and self._number in given_up and not (kept and self._move(min(kept))):
             self._happened(LockEvent.REVOKED)
-            self._await_end()
+            self._await_end(generation)
             self._number = None
         self._held = kept
         self._port.release(partitions)
+        # A client that has joined again meanwhile would take part in no later rebalance (rule R117).
+        self._renew = self._renew or self._port.generation != generation
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`. The queries are stopped by the driver; nobody waits for that."""
@@ -352,12 +354,28 @@ class OwnerLock(MemberListener):
                 return False
             self._closing.wait(_RETRY_S)
 
-    def _await_end(self) -> None:
-        """Wait until the driver's queries have ended. Afterwards the partition is given up, come what may."""
+    def _await_end(self, generation: bytes) -> None:
+        """Wait until the driver's queries have ended. Afterwards the partition is given up, come what may.
+
+        Guards against:
+        1. The queries are drained, because the group wants the partition back. Their driver's process is stopped.
+        2. The session expires, and another driver starts the queries. The process goes on.
+        3. Both run the queries of one checkpoint, until the drain ends.
+
+        Guards against (a topic that gets partitions):
+        1. The queries are drained. The lock's topic gets a partition, and the client joins the next `generation`.
+        2. The group has not waited: another driver owns the lock, and starts the queries.
+        """
         deadline = Deadline(self._clock, _WAIT_PART * self._options.rebalance_timeout_s)
-        with self._changed:
-            while self._state in GIVES_WAY and not deadline.expired():
+        while not deadline.expired():
+            with self._changed:
+                if self._state not in GIVES_WAY:
+                    break
                 self._changed.wait(_STEP_S)
+            if self._port.generation != generation:
+                self._happened(LockEvent.LOST)
+            elif self._wants_proof() and self._pace.due():
+                self._prove()
         if deadline.expired():
             LOG.warning("the queries have not ended in time, the lock is given up: group=%s", self._options.group_id)
             self._happened(LockEvent.LOST)

@@ -177,7 +177,7 @@ class MemberReport:
         """Report that the client is replaced, because it would take part in no rebalance any more (rule R117)."""
         text = (
             "topics changed while partitions were handed over, and the client would ignore the next rebalances: the"
-            " member leaves the group, and joins again: group=%s"
+            " member leaves the group when its batch in flight has ended, and joins again: group=%s"
         )
         LOG.warning(text, self._group)
 

@@ -10,7 +10,7 @@ def test_r26_a_revoke_waits_for_the_batch_in_flight() -> None:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from tests.sim.kafka.protocol import CommitAnswer, Error, OffsetCommit
@@ -133,6 +133,17 @@ class Script(Simulation):
         for app in self.apps:
             if name in ("", app.name):
                 app.settings.batch_s = (seconds, seconds)
+
+    def subscribes(self, name: str, *topics: str) -> None:
+        """Let a query subscribe to these topics only."""
+        app = self.app(name)
+        options = app._options
+
+        def narrowed(**settings: Any) -> Any:
+            found = options(**settings)
+            return replace(found, subscription=replace(found.subscription, topics=topics))
+
+        app._options = narrowed
 
     def triggers_take(self, seconds: float, name: str = "") -> None:
         """Let triggers be that far apart from now on."""

@@ -190,3 +190,17 @@ def test_p8_a_partition_that_has_come_back_and_was_in_no_batch_since(protocol: s
         script.on(31.5, lambda: script.create_topic("orders", 2))
     assert script.judged() == []
     assert ("orders", 1, 10) in _reported(script, "q1")
+
+
+def test_f9_a_deleted_topic_takes_its_partitions_only() -> None:
+    """1. q1 leads, and subscribes to orders only. 2. refunds, which q2 reads, is deleted. 3. More records come. q1
+    does not join again, so q2 gets no other assignment."""
+    script = Script(queries=2, topics=(("orders", 6), ("refunds", 2)), length_s=60.0)
+    script.subscribes("q1", "orders")
+    script.app("q2").fails_on_data_loss = False
+    script.on(3.0, script.starts("q2"))
+    script.on(8.0, script.writes(10), script.writes(10, "refunds"))
+    script.on(12.0, lambda: script.delete_topic("refunds"))
+    script.on(25.0, script.writes(10))
+    assert script.judged() == []
+    assert len(script.rows("q2", number=5)) == 20

@@ -724,6 +724,20 @@ def test_r117_a_client_that_joined_during_a_revoke_is_replaced() -> None:
 
 
 @pytest.mark.rule("R117")
+def test_r117_a_client_is_replaced_when_its_batch_has_ended() -> None:
+    """1. q1 drains, because q2 has joined. 2. A partition is added. 3. The drain deadline passes: the batch goes on
+    with the partition that stays. 4. It takes longer than a session, and a closing client sends no heartbeats."""
+    script = _script(queries=2, drain_s=10.0, joins_in_callback=True, length_s=90.0)
+    script.on(3.0, lambda: script.batches_take(30.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(7.0, lambda: script.cluster.grow("orders", 3))
+    script.on(20.0, lambda: script.batches_take(0.2, "q1"))
+    assert script.judged() == []
+    assert "joined during a revoke (R85)" in script.world.coverage
+    assert not [row for row in script.rows("q2") if row < 10], "orders-0 stayed with q1"
+
+
+@pytest.mark.rule("R117")
 def test_r117_a_client_is_replaced_if_topics_change_twice_during_its_drain() -> None:
     """1. q1 drains, because q2 has joined. 2. A partition is added, and q3 and q4 join: q1 loses another partition.
     3. A partition is added again, before q1's drain ends. 4. q5 joins."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -451,14 +450,7 @@ def test_an_accidental_start_on_an_idle_topic_of_production() -> None:
     """1. q1 with state subscribes to orders and refunds, which is idle. 2. q2 is new, and subscribes to refunds only.
     3. Producers write there. 4. q2 is stopped: q1 lacks nothing."""
     script = _script(length_s=70.0, topics=(("orders", 2), ("refunds", 1)))
-    app = script.app("q2")
-    options = app._options
-
-    def only_refunds(**settings: Any) -> Any:
-        found = options(**settings)
-        return replace(found, subscription=replace(found.subscription, topics=("refunds",)))
-
-    app._options = only_refunds
+    script.subscribes("q2", "refunds")
     script.on(1.0, script.writes(10))
     script.on(20.0, script.starts("q2"))
     script.on(30.0, script.writes(10, "refunds"))

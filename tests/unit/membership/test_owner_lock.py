@@ -175,6 +175,40 @@ def test_an_owner_that_gets_no_answer_for_a_session_stops_its_queries(lock: Owne
     assert not lock.gives_way
 
 
+def test_an_owner_whose_session_ends_while_its_queries_are_drained_stops_them(lock: OwnerLock, group: Group) -> None:
+    """1. Another driver joins, and the queries are drained. 2. The process is stopped, and the session expires."""
+    lock._length.shortest_s = 0.9
+    group.assign(tp(0))
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    group.revoke(tp(0))
+    await_state(lock, LockState.REVOKING)
+    proven = len(group.numbers)
+    wait_until(lambda: len(group.numbers) >= proven + 2)
+    assert not lock.stops_at_once
+    group.refuses = Refusal.LOST
+    wait_until(lambda: lock.stops_at_once)
+    lock.ended()
+    await_state(lock, LockState.WAITING)
+
+
+def test_a_client_that_joins_while_the_queries_are_drained_has_lost_the_lock(lock: OwnerLock, group: Group) -> None:
+    """1. Another driver joins, and the queries are drained. 2. The topic gets a partition: the client joins at once. So
+    the group has not waited, and the client would take part in no later rebalance."""
+    group.assign(tp(0))
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    group.revoke(tp(0))
+    await_state(lock, LockState.REVOKING)
+    group.in_generation = b"2"
+    wait_until(lambda: lock.stops_at_once)
+    lock.ended()
+    wait_until(lambda: len(group.named("open")) == 2)
+    assert lock.state is LockState.WAITING
+    group.assign(tp(0))
+    await_state(lock, LockState.OWNED)
+
+
 def test_an_error_of_the_member_ends_the_wait(lock: OwnerLock, group: Group) -> None:
     error = MembershipError(errors.MEMBER_FAILED, group="pay.lock", reason="it is full")
     group.fail(error)

@@ -762,6 +762,19 @@ def test_a_revoke_while_a_stop_by_signal_waits_still_waits_for_the_batch() -> No
         assert committed(bed, 0) == 20
 
 
+def test_a_member_that_loses_the_partitions_of_a_deleted_topic_reads_the_others() -> None:
+    """A cooperative client reports them as lost. It may get no other assignment after that."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.lose(P1)
+        bed.until("the loss", lambda v: [owned.partition for owned in v.partitions] == [P0])
+        assert bed.member.view().settled
+        bed.fix(R0)
+        bed.member.complete(flight(R0).end)
+        bed.until("the commit", lambda v: v.committed)
+        assert committed(bed, 0) == 20
+
+
 @pytest.mark.rule("R117")
 @pytest.mark.parametrize(
     ("revoked_in", "assigned_in", "clients"),
@@ -780,6 +793,24 @@ def test_a_client_that_dropped_a_rebalance_is_replaced(revoked_in: bytes, assign
         bed.go_round(5)
         assert bed.group.waiting == 0
         assert len(bed.group.named("open")) == clients
+
+
+@pytest.mark.rule("R117")
+def test_a_client_that_dropped_a_rebalance_is_kept_while_a_batch_is_in_flight() -> None:
+    """A closing client sends no heartbeats: its session would expire while its revoke waits for the batch."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.fix(R0)
+        bed.group.post(lambda: setattr(bed.group, "in_generation", b"2"))
+        bed.group.revoke(P1)
+        bed.group.post(lambda: setattr(bed.group, "in_generation", b"3"))
+        bed.group.assign()
+        bed.until("no callback is left", lambda _: bed.group.waiting == 0)
+        bed.go_round(5)
+        assert bed.group.named("close") == []
+        bed.member.complete(flight(R0).end)
+        bed.until("another client", lambda _: len(bed.group.named("open")) == 2, step_s=0.1)
+        assert committed(bed, 0) == 20
 
 
 @pytest.mark.rule("R117")
@@ -842,6 +873,29 @@ def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pyt
         assert committed(bed, 0) == 10, "the batch that ended late moves the offset of the next owner"
         view = bed.own((0, 20))
         assert bed.member.fix(flight(OffsetRange(P0, 20, 30)), view.assignment)
+
+
+@pytest.mark.rule("R31")
+def test_an_assignment_that_comes_while_partitions_are_given_up_counts_no_more() -> None:
+    """1. A batch takes too long, and the member closes its client. 2. An assignment was on its way: the client reports
+    it while it closes, and revokes nothing. 3. The batch ends. The next client has not joined yet."""
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        close = bed.group.close
+
+        def closes() -> None:
+            bed.group.close = close  # type: ignore[method-assign]
+            bed.group._on().on_assigned((P1,))
+            close()
+
+        bed.group.close = closes  # type: ignore[method-assign]
+        bed.clock.advance(31.0)
+        bed.until("the end of the client", lambda _: bed.group.named("close") != [], step_s=0.1)
+        bed.member.complete(flight(R0).end)
+        bed.joined_again()
+        view = bed.member.view()
+        assert (view.state, view.partitions) == (MemberState.REJOINING, ())
 
 
 def test_a_batch_that_takes_too_long_while_the_store_hangs_costs_the_partitions_too() -> None:

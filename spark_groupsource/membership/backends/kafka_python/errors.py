@@ -37,8 +37,8 @@ def classify_refusal(error: BaseException) -> Refusal:
     """Return why a commit was not accepted; see `commit_errors.classify_refusal`."""
     if isinstance(error, client_errors.CommitFailedError):
         cause = error.args[0] if error.args else None
-        # Without a cause the client has no generation: it joins, or reports later that it has lost its partitions.
-        return classify_refusal(cause) if isinstance(cause, BaseException) else Refusal.REBALANCE
+        # R27: without a cause the session has ended; the client reports that when it joins again
+        return classify_refusal(cause) if isinstance(cause, BaseException) else Refusal.LOST
     code = _code(error)
     return Refusal.UNCERTAIN if code is None else commit_errors.classify_refusal(ProtocolError(code))
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, __version__
+from kafka import KafkaConsumer, OffsetAndMetadata, __version__
 from kafka import TopicPartition as ClientPartition
 from kafka import errors as client_errors
 from kafka.consumer.subscription_state import SubscriptionState
@@ -28,8 +28,10 @@ from kafka.structs import MemberState
 
 from spark_groupsource.errors import ASSIGNORS_NOT_INSTALLED
 from spark_groupsource.membership.backends.kafka_python import private
+from spark_groupsource.membership.backends.kafka_python.errors import classify_refusal
 from spark_groupsource.membership.backends.kafka_python.poller import Callbacks, Happened, Kind
 from spark_groupsource.membership.backends.kafka_python.private import Internals, WatchedClient
+from spark_groupsource.membership.port import Refusal
 from tests.unit.fakes import tp
 from tests.unit.membership.backends.kafka_python.test_poller import first_step
 
@@ -128,6 +130,24 @@ def test_an_answer_is_read_before_the_end_of_its_connection() -> None:
 
 
 # --- a loss while it joins, and a fence
+
+
+@pytest.mark.rule("R27")
+@pytest.mark.parametrize(
+    ("state", "refusal"), [(MemberState.REBALANCING, Refusal.REBALANCE), (MemberState.UNJOINED, Refusal.LOST)]
+)
+def test_a_commit_without_a_session_is_lost(state: MemberState, refusal: Refusal) -> None:
+    """1. A session ends while a handover waits. 2. The client reports the loss when it joins again, after the handover.
+    Its own code says whether it joins, or has no session."""
+    coordinator = object.__new__(ConsumerCoordinator)
+    coordinator.config = ConsumerCoordinator.DEFAULT_CONFIG | {"api_version": (2, 6)}
+    coordinator._lock, coordinator.state, coordinator.coordinator_id = threading.RLock(), state, "group-0"
+    coordinator.coordinator = lambda: 0
+    coordinator._subscription = SimpleNamespace(partitions_auto_assigned=lambda: True)
+    committed = {ClientPartition("orders", 0): OffsetAndMetadata(10, "", -1)}
+    with pytest.raises(client_errors.KafkaError) as caught:
+        first_step(coordinator._send_offset_commit_request(committed))
+    assert classify_refusal(caught.value) is refusal
 
 
 class JoiningCoordinator(ConsumerCoordinator):
