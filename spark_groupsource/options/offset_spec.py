@@ -88,6 +88,10 @@ class Starting:
         return self.everywhere == AtEdge()
 
 
+class ReasonedValueError(ValueError):
+    """A `ValueError` whose text the user reads: why the value is not allowed."""
+
+
 def start_of(value: str) -> Start | Starting:
     """Parse startingOffsets: one start for all partitions, or one per partition or topic. Raises `ValueError`."""
     text = value.lstrip()

@@ -37,7 +37,7 @@ from spark_groupsource.options.client_settings import (
     merged_executor_settings,
 )
 from spark_groupsource.options.model import Reads, SourceOptions, Subscription
-from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Start, Starting
+from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, ReasonedValueError, Start, Starting
 from spark_groupsource.options.permissions import NotPermitted, Permissions, permissions_of
 from spark_groupsource.options.secrets import conflict, not_permitted
 from spark_groupsource.options.table import OPTIONS, OptionSpec
@@ -178,6 +178,8 @@ def _parse_one(spec: OptionSpec, value: str | None) -> object:
     except ValueError as error:
         empty = spec.name in _EMPTY and not value.strip(" ,{}")
         more = f"; {_EMPTY[spec.name]}" if empty else ""
+        if isinstance(error, ReasonedValueError):
+            more += f". {error}"
         # A text that does not begin as JSON is not meant as JSON.
         if isinstance(error, json.JSONDecodeError) and value.lstrip().startswith("{"):
             where = f"line {error.lineno}, column {error.colno}"

@@ -482,6 +482,17 @@ def test_a_pattern_that_does_not_compile(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("a(b", "The value does not compile: missing ), unterminated subpattern at position 1."),
+        ("[a[b]]", "The value has a set inside a set, which means something else in Java."),
+    ],
+)
+def test_the_error_says_why_a_pattern_is_refused(pattern: str, reason: str) -> None:
+    assert f"a Python regular expression. {reason}" in str(refusal(UNSUBSCRIBED | {"subscribePattern": pattern}))
+
+
+@pytest.mark.parametrize(
     ("session_ms", "heartbeat_s"), [("200", 0.1), ("3000", 1.0), ("6000", 2.0), ("9000", 3.0), ("60000", 3.0)]
 )
 def test_a_short_session_brings_its_heartbeats(session_ms: str, heartbeat_s: float) -> None:
