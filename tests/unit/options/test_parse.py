@@ -704,6 +704,20 @@ def test_white_space_inside_of_a_name_is_a_part_of_it() -> None:
     assert (options.group_id, options.instance_id) == ("the shop", "a\tb")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("startingOffsets", '{"orders":{"0":1,"1":-3}}', "has -3 for partition 1 of topic 'orders'."),
+        ("startingOffsets", '{"orders":{"0":1,"1":"2"}}', "has \"2\" for partition 1 of topic 'orders'."),
+        ("startingOffsets", '{"orders":{"01":1}}', "has \"01\" as a partition of topic 'orders'."),
+        ("startingOffsets", '{"orders":{"0":1},"bills":"newest"}', "has \"newest\" for topic 'bills'."),
+        ("startingOffsetsByTimestamp", '{"orders":{"0":-1}}', "has -1 for partition 0 of topic 'orders'."),
+    ],
+)
+def test_the_error_names_the_entry_that_is_not_allowed(name: str, value: str, reason: str) -> None:
+    assert f". The value {reason}" in refused(**{name: value})
+
+
 @pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
 @pytest.mark.parametrize("value", ["group: other", "group:other ", "group:other\n"])
 def test_another_groups_name_is_kept_or_refused(name: str, value: str) -> None:
