@@ -157,6 +157,11 @@ SCHEMA_FIXED = Condition(
     "The source has a fixed schema, but the reader was given another one: {given}",
     "leave .schema(...) out and cast the columns key and value after the read.",
 )
+WRITE_UNSUPPORTED = Condition(
+    "GROUPKAFKA.WRITE_UNSUPPORTED",
+    "Format groupkafka was given to a writer, but it only reads",
+    "write with Spark's own format kafka, or with another sink (docs/how-to/sinks.md).",
+)
 PLAN_NOT_RUN = Condition(
     "GROUPKAFKA.PLAN_NOT_RUN",
     "Spark asked for another batch before it ran the one that was planned last. Before Spark 4.2 it does that with"

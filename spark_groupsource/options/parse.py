@@ -57,9 +57,10 @@ _EMPTY = {
     "subscribePattern": "the pattern to subscribe is empty",
     "assign": "there are no topicpartitions to assign",
 }
+_TO_WRITE = "To write, use Spark's own format 'kafka': this source only reads."
 # Names that users write instead of `subscribe`.
 _MEANT = {
-    "topic": " Did you mean 'subscribe'? To write, use Spark's own format 'kafka': this source only reads.",
+    "topic": f" Did you mean 'subscribe'? {_TO_WRITE}",
     "topics": " Did you mean 'subscribe'?",
 }
 
@@ -311,7 +312,7 @@ def _check_subscription(values: Mapping[str, object], given: Mapping[str, str]) 
     found = [name for name in _SUBSCRIPTIONS if values[name] is not None]
     choices = ", ".join(_SUBSCRIPTIONS)
     if not found:
-        meaning = f"to select what to read, one of these options must be specified: {choices}."
+        meaning = f"to select what to read, one of these options must be specified: {choices}. {_TO_WRITE}"
         raise OptionError(errors.OPTION_MISSING, option="subscribe", meaning=meaning)
     if len(found) > 1:
         options = " and ".join(f"'{name}' (value '{given[name.lower()]}')" for name in found)

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -112,6 +112,16 @@ class GroupKafkaDataSource(DataSource):
         self._check_schema(schema)
         self._has_reader = True
         return GroupKafkaBatchReader(parse_options(self.options, Reads.BATCH))
+
+    @without_frames
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse a batch write."""
+        raise OptionError(errors.WRITE_UNSUPPORTED)
+
+    @without_frames
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse a streaming write."""
+        raise OptionError(errors.WRITE_UNSUPPORTED)
 
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():

@@ -58,6 +58,12 @@ class Driver:
         self.given.append(topic_ids)
 
 
+@pytest.mark.parametrize("write", [GroupKafkaDataSource.writer, GroupKafkaDataSource.streamWriter])
+def test_the_format_only_reads(write: Callable[..., object]) -> None:
+    with pytest.raises(OptionError, match=r"WRITE_UNSUPPORTED\].* only reads\. What to do: write with .*format kafka"):
+        write(GroupKafkaDataSource(NEEDED), source_schema(include_headers=False), overwrite=False)
+
+
 def test_a_streams_tasks_and_its_fast_lane_know_their_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, driver = GroupKafkaStreamReader(make_options()), Driver()
     stream._session = stream._lane = driver  # type: ignore[assignment]
