@@ -86,8 +86,8 @@ def check_assigned(subscription: Subscription, described: Mapping[str, TopicInfo
     for partition in subscription.partitions:
         count = described[partition.topic].partition_count if partition.topic in described else None
         if count is not None and partition.partition >= count:
-            allowed = f"partitions 0 to {count - 1} of topic '{partition.topic}'"
-            raise OptionError(errors.OPTION_INVALID, option="assign", value=partition, allowed=allowed)
+            allowed = f"partitions 0 to {count - 1} of topic '{partition.topic}'; {partition} does not exist"
+            raise OptionError(errors.OPTION_INVALID, option="assign", value=subscription.value, allowed=allowed)
 
 
 def partitions_of(subscription: Subscription, described: Mapping[str, TopicInfo]) -> list[TopicPartition]:

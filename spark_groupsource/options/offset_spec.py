@@ -21,6 +21,7 @@ GROUP_PREFIX = "group:"
 _LATEST_OFFSET, _EARLIEST_OFFSET = -1, -2
 # Characters of an option's value that an error shows.
 _MAX_SHOWN = 300
+_MAX_SHOWN_ENTRY = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,10 @@ class Starting:
         return self.everywhere == AtEdge()
 
 
+class ReasonedValueError(ValueError):
+    """A `ValueError` whose text the user reads: why the value is not allowed."""
+
+
 def start_of(value: str) -> Start | Starting:
     """Parse startingOffsets: one start for all partitions, or one per partition or topic. Raises `ValueError`."""
     text = value.lstrip()
@@ -133,16 +138,21 @@ def json_by_topic(text: str) -> dict[str, Any]:
     return {topic_name(topic): value for topic, value in topics.items()}
 
 
+def _reasoned(entry: object, where: str) -> ReasonedValueError:
+    """Name the entry of the JSON that is not allowed: the option may have hundreds."""
+    return ReasonedValueError(f"The value has {json.dumps(entry)[:_MAX_SHOWN_ENTRY]} {where}")
+
+
 def _values(topics: Mapping[str, Any], low: int, high: int) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         if not isinstance(partitions, dict):
-            raise ValueError("no object of partitions")  # noqa: TRY004 - as for all that is wrong with the text
+            raise _reasoned(partitions, f"for topic '{topic}'")
         for number, value in partitions.items():
             if not re.fullmatch(r"0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:
-                raise ValueError("no partition number")
+                raise _reasoned(number, f"as a partition of topic '{topic}'")
             if type(value) is not int or not low <= value <= high:
-                raise ValueError("no number in range")
+                raise _reasoned(value, f"for partition {number} of topic '{topic}'")
             found[TopicPartition(topic, int(number))] = value
     return found
 

@@ -37,7 +37,7 @@ from spark_groupsource.options.client_settings import (
     merged_executor_settings,
 )
 from spark_groupsource.options.model import Reads, SourceOptions, Subscription
-from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Start, Starting
+from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, ReasonedValueError, Start, Starting
 from spark_groupsource.options.permissions import Permissions, permissions_of
 from spark_groupsource.options.secrets import conflict, permitted
 from spark_groupsource.options.table import OPTIONS, OptionSpec
@@ -57,9 +57,10 @@ _EMPTY = {
     "subscribePattern": "the pattern to subscribe is empty",
     "assign": "there are no topicpartitions to assign",
 }
+_TO_WRITE = "To write, use Spark's own format 'kafka': this source only reads."
 # Names that users write instead of `subscribe`.
 _MEANT = {
-    "topic": " Did you mean 'subscribe'? To write, use Spark's own format 'kafka': this source only reads.",
+    "topic": f" Did you mean 'subscribe'? {_TO_WRITE}",
     "topics": " Did you mean 'subscribe'?",
 }
 
@@ -175,6 +176,8 @@ def _parse_one(spec: OptionSpec, value: str | None) -> object:
     except ValueError as error:
         empty = spec.name in _EMPTY and not value.strip(" ,{}")
         more = f"; {_EMPTY[spec.name]}" if empty else ""
+        if isinstance(error, ReasonedValueError):
+            more += f". {error}"
         # A text that does not begin as JSON is not meant as JSON.
         if isinstance(error, json.JSONDecodeError) and value.lstrip().startswith("{"):
             where = f"line {error.lineno}, column {error.colno}"
@@ -306,7 +309,7 @@ def _check_subscription(values: Mapping[str, object], given: Mapping[str, str]) 
     found = [name for name in _SUBSCRIPTIONS if values[name] is not None]
     choices = ", ".join(_SUBSCRIPTIONS)
     if not found:
-        meaning = f"to select what to read, one of these options must be specified: {choices}."
+        meaning = f"to select what to read, one of these options must be specified: {choices}. {_TO_WRITE}"
         raise OptionError(errors.OPTION_MISSING, option="subscribe", meaning=meaning)
     if len(found) > 1:
         options = " and ".join(f"'{name}' (value '{given[name.lower()]}')" for name in found)

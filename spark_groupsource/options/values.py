@@ -11,7 +11,7 @@ from spark_groupsource.clock import SystemClock
 from spark_groupsource.model.names import topic_name
 from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, UNSAFE_SETTINGS
-from spark_groupsource.options.offset_spec import json_by_topic
+from spark_groupsource.options.offset_spec import ReasonedValueError, json_by_topic
 from spark_groupsource.options.times import moment_ms
 
 INT64_MAX = 2**63 - 1
@@ -70,9 +70,11 @@ def pattern(value: str) -> str:
             warnings.simplefilter("error")
             re.compile(value)
     except (re.error, OverflowError, RecursionError, Warning) as error:
-        raise ValueError from error
-    if not value.strip() or _has_nested_set(value):
+        raise ReasonedValueError(f"The value does not compile: {error}") from error
+    if not value.strip():
         raise ValueError
+    if _has_nested_set(value):
+        raise ReasonedValueError("The value has a set inside a set, which means something else in Java")
     return value
 
 

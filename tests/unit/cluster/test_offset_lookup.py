@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from spark_groupsource.cluster.offset_lookup import check_named, look_up
+from spark_groupsource.cluster.offset_lookup import check_assigned, check_named, look_up
+from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import OptionError
 from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import Subscription
 from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
 from tests.unit.fakes import FakeCluster, tp
 
@@ -125,3 +127,13 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
     check_named(topics, [P0, tp(0, "refunds")])
     with pytest.raises(OptionError, match=rf"'{re.escape(typed)}'.*; refunds is none of them"):
         check_named(topics, [P0, P1])
+
+
+def test_a_partition_that_its_topic_does_not_have() -> None:
+    """The error has the option's value and the partition."""
+    asked = Subscription(partitions=(P0, tp(7)))
+    with pytest.raises(OptionError) as raised:
+        check_assigned(asked, {"orders": TopicInfo("id", 2)})
+    text = str(raised.value)
+    assert "Option 'assign' has the value 'orders-0,orders-7'" in text
+    assert "partitions 0 to 1 of topic 'orders'; orders-7 does not exist" in text

@@ -477,6 +477,17 @@ def test_a_pattern_that_does_not_compile(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("a(b", "The value does not compile: missing ), unterminated subpattern at position 1."),
+        ("[a[b]]", "The value has a set inside a set, which means something else in Java."),
+    ],
+)
+def test_the_error_says_why_a_pattern_is_refused(pattern: str, reason: str) -> None:
+    assert f"a Python regular expression. {reason}" in str(refusal(UNSUBSCRIBED | {"subscribePattern": pattern}))
+
+
+@pytest.mark.parametrize(
     ("session_ms", "heartbeat_s"), [("200", 0.1), ("3000", 1.0), ("6000", 2.0), ("9000", 3.0), ("60000", 3.0)]
 )
 def test_a_short_session_brings_its_heartbeats(session_ms: str, heartbeat_s: float) -> None:
@@ -689,6 +700,20 @@ def test_a_name_that_the_client_would_change_is_refused(name: str, value: str) -
 def test_white_space_inside_of_a_name_is_a_part_of_it() -> None:
     options = parse(kafka__group__id="the shop", kafka__group__instance__id="a\tb")
     assert (options.group_id, options.instance_id) == ("the shop", "a\tb")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("startingOffsets", '{"orders":{"0":1,"1":-3}}', "has -3 for partition 1 of topic 'orders'."),
+        ("startingOffsets", '{"orders":{"0":1,"1":"2"}}', "has \"2\" for partition 1 of topic 'orders'."),
+        ("startingOffsets", '{"orders":{"01":1}}', "has \"01\" as a partition of topic 'orders'."),
+        ("startingOffsets", '{"orders":{"0":1},"bills":"newest"}', "has \"newest\" for topic 'bills'."),
+        ("startingOffsetsByTimestamp", '{"orders":{"0":-1}}', "has -1 for partition 0 of topic 'orders'."),
+    ],
+)
+def test_the_error_names_the_entry_that_is_not_allowed(name: str, value: str, reason: str) -> None:
+    assert f". The value {reason}" in refused(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
