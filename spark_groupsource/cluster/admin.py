@@ -447,7 +447,7 @@ class LibrdkafkaCluster:
             # Only such requests need the controller: this client would continue to ask one that is gone for good. A new
             # client may still be connecting.
             self._admin.forget()
-        self._answered |= is_answered
+        self._answered |= is_answered and bool(answers)
         return {topic: found for topic, found in answers.items() if not isinstance(found, KafkaError)}, is_answered
 
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
