@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.location import shown_location
-from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, check_held, chosen_topics, own_checkpoint, wishes_of
 from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind
@@ -182,8 +181,7 @@ class OffsetCommands:
         """
         path, group = command.target.path, command.connection.group
         if command.target.kind is TargetKind.CHECKPOINT:
-            end = own_checkpoint(command.target.location)
-            with_state = StateFolder(command.target.location).exists() is True
+            end, with_state = own_checkpoint(command.target.location)
             # Also of partitions that the query has handed over.
             ends = end.ends() if with_state else {item.partition: item.end for item in end.ranges}
             read = {partition: Saved(offset) for partition, offset in ends.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.cli.arguments import (
     Connection,
     ResetCommand,
@@ -498,6 +499,14 @@ def test_an_offset_of_another_program_is_shown_when_a_query_with_state_has_not_r
     location = with_state(tmp_path / "c", offset_of(OffsetRange(P0, 40, 45)))
     assert bed.reset("checkpoint", location) == {"orders-0": 45, "orders-1": 60}
     assert bed.said[0].splitlines()[2].endswith("not read: set by another program")
+
+
+def test_a_reset_does_not_guess_whether_a_query_has_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store hangs. As without state, orders-1 would stay where it is, and the state would lack its records."""
+    bed = Bed()
+    location = with_state(tmp_path / "c", offset_of(OffsetRange(P0, 40, 45), done={P1: 50}))
+    monkeypatch.setattr(StateFolder, "exists", lambda _: None)
+    assert "it is not known whether its query has state" in bed.refused("checkpoint", location)
 
 
 def test_a_checkpoint_that_a_reset_cannot_use(tmp_path: Path) -> None:
