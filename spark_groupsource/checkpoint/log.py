@@ -152,7 +152,7 @@ def read_spark_checkpoint(
     Raises ValueError, with a text for users, if the location cannot be read or has no checkpoint.
     """
     try:
-        filesystem, root = open_location(location)
+        filesystem, root = at_checkpoint(*open_location(location))
         logged, completed = _newest_batches(filesystem, root)
         if logged is None:
             raise FileNotFoundError("no query has planned a batch with this checkpoint")
