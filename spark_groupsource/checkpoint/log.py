@@ -116,15 +116,17 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
 def at_checkpoint(filesystem: fs.FileSystem, root: str) -> tuple[fs.FileSystem, str]:
     """Return an opened location with the path of the query's checkpoint: the newest one of a pipeline's flow.
 
-    Raises FileNotFoundError if the flow has none yet.
+    A user may have chosen such a path for the checkpoint of any query. Raises FileNotFoundError if there is none yet.
     """
     if not has_generations(root):
         return filesystem, root
     # Spark creates the folder before it starts the query.
     generation = _newest_number(filesystem, root)
-    if generation is None:
-        raise FileNotFoundError("the pipeline has no checkpoint for this flow yet")
-    return filesystem, f"{root}/{generation}"
+    if generation is not None:
+        return filesystem, f"{root}/{generation}"
+    if file_exists(filesystem, f"{root}/metadata"):
+        return filesystem, root
+    raise FileNotFoundError("the pipeline has no checkpoint for this flow yet")
 
 
 def _keep_signals_from_libhdfs() -> None:
@@ -150,7 +152,7 @@ def read_spark_checkpoint(
     Raises ValueError, with a text for users, if the location cannot be read or has no checkpoint.
     """
     try:
-        filesystem, root = open_location(location)
+        filesystem, root = at_checkpoint(*open_location(location))
         logged, completed = _newest_batches(filesystem, root)
         if logged is None:
             raise FileNotFoundError("no query has planned a batch with this checkpoint")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.location import shown_location
 from spark_groupsource.checkpoint.log import SparkCheckpoint, read_spark_checkpoint
+from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.offset_moves import PartitionLog, WantedOffset, partition_names
 from spark_groupsource.cluster.port import TopicInfo
@@ -78,15 +79,23 @@ def _kafka_source(name: str, checkpoint: SparkCheckpoint, source: str | None) ->
     raise _unusable(name, reason + (f", only {listed}" if found else ""), _NAME_THE_CHECKPOINT)
 
 
-def own_checkpoint(location: str) -> SourceOffset:
-    """Return the end of the newest complete batch of a query of this source. Raises `CommandError`."""
+def own_checkpoint(location: str) -> tuple[SourceOffset, bool]:
+    """Return the end of the newest complete batch of a query of this source, and whether the query has state.
+
+    Raises `CommandError`.
+    """
     name, checkpoint = _read(location, _NAME_OURS)
     if checkpoint.completed is None:
         raise _unusable(name, "it has no complete batch", _NAME_OURS)
     found = [offset for offset in map(_ours, checkpoint.offsets.values()) if offset is not None]
     if len(found) != 1:
         raise _unusable(name, f"it has {len(found)} sources of groupkafka, and one is needed", _NAME_OURS)
-    return found[0]
+    with_state = StateFolder(location).exists()
+    if with_state is None:
+        # Without an answer, too few partitions would be moved.
+        reason = "it is not known whether its query has state: its folder 'state' or file 'metadata' is not readable"
+        raise _unusable(name, reason, "repeat the command when the whole checkpoint is there")
+    return found[0], with_state
 
 
 def _read(location: str, instead: str) -> tuple[str, SparkCheckpoint]:

@@ -18,6 +18,7 @@ from spark_groupsource._version import __version__
 from spark_groupsource.cli import help_texts as helptexts
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.errors import CommandError
+from spark_groupsource.lag.model import CLOCK_SKEW_MS
 from spark_groupsource.model.names import GROUP_NAME, group_name
 from spark_groupsource.model.offsets import TIME_MAX_MS
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
@@ -25,7 +26,7 @@ from spark_groupsource.options.model import Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING
 from spark_groupsource.options.table import OPTIONS
-from spark_groupsource.options.times import MOMENTS, NotBetweenYearsError, moment_ms
+from spark_groupsource.options.times import MOMENTS, NotBetweenYearsError, moment_ms, shown_time
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.options.token_login import REGION_OPTION
 from spark_groupsource.options.values import PORT_MAX
@@ -509,6 +510,7 @@ def parse_target(words: Sequence[str]) -> Target:
 
 
 def _time_ms(text: str) -> int:
+    now_s = SystemClock().epoch_s()
     if re.fullmatch(r"[0-9]{1,19}", text):
         value = int(text)
         # Fewer digits are a date, or seconds (10 digits): a time before 1973 is not intended.
@@ -519,7 +521,7 @@ def _time_ms(text: str) -> int:
             )
     else:
         try:
-            value = moment_ms(text, SystemClock().epoch_s())
+            value = moment_ms(text, now_s)
         except NotBetweenYearsError as error:
             raise ValueError(f"'{text}' is {error}") from None
         except ValueError:
@@ -529,6 +531,9 @@ def _time_ms(text: str) -> int:
             ) from None
     if not 0 <= value <= TIME_MAX_MS:
         raise ValueError(f"'{text}' is not between 1970 and 9999")
+    # No record has such a time, so all unread records would be skipped. 20260131120000 is meant as a date.
+    if value - now_s * 1000 > CLOCK_SKEW_MS:
+        raise ValueError(f"'{text}' is {shown_time(value)}, which is in the future; use 'latest' for the logs' ends")
     return value
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from spark_groupsource.checkpoint.location import shown_location
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import (
@@ -121,7 +122,8 @@ def _carry_out_with_brokers(command: ConnectedCommand, options: SourceOptions, o
     if isinstance(command, ResetCommand):
         commands.reset(command)
     elif isinstance(command, AdoptCommand):
-        output.step(f"reading the offsets of {command.checkpoint or command.from_group}")
+        origin = command.from_group if command.checkpoint is None else shown_location(command.checkpoint)
+        output.step(f"reading the offsets of {origin}")
         commands.adopt(command, _origin(command, options, clock))
     else:
         commands.savepoint(command)

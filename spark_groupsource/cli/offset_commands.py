@@ -6,11 +6,10 @@ The clients' own deadlines limit every wait.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.location import shown_location
-from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, check_held, chosen_topics, own_checkpoint, wishes_of
 from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind
@@ -91,11 +90,11 @@ class OffsetCommands:
         6. one commit.
         """
         group = command.connection.group
-        saved = self._saved(command)
+        saved, moves_all = self._saved(command)
         self._refuse_members(group)
         groups = self._group_offsets()
         # A savepoint can also restore a group that the broker has deleted.
-        others = () if command.target.kind is TargetKind.CHECKPOINT else groups
+        others = groups if moves_all else ()
         known = [*others, *(saved.partitions if saved is not None else ())]
         if not known:
             raise _unknown(command)
@@ -174,19 +173,21 @@ class OffsetCommands:
             self._output.print_line(f"left out: topic {topic}, which no longer exists")
         return self._cluster.describe(topic for topic in chosen if topic not in missing)
 
-    def _saved(self, command: ResetCommand) -> Savepoint | None:
-        """Return the offsets of the target's file or checkpoint; None for other targets."""
+    def _saved(self, command: ResetCommand) -> tuple[Savepoint | None, bool]:
+        """Return the offsets of the target's file or checkpoint, None for other targets.
+
+        Also return whether the group's other partitions move, too. Those that a checkpoint does not name do so if its
+        query has state, which holds the records of all partitions.
+        """
         path, group = command.target.path, command.connection.group
         if command.target.kind is TargetKind.CHECKPOINT:
-            end = own_checkpoint(command.target.location)
-            # State holds the records of all partitions that the query has read, also of those that it handed over.
-            with_state = StateFolder(command.target.location).exists() is True
+            end, with_state = own_checkpoint(command.target.location)
+            # Also of partitions that the query has handed over.
             ends = end.ends() if with_state else {item.partition: item.end for item in end.ranges}
-            never_read = self._pinned(ends) if with_state else {}
             read = {partition: Saved(offset) for partition, offset in ends.items()}
-            return Savepoint("", group, 0, dict(end.topic_ids), {**never_read, **read})
+            return Savepoint("", group, 0, dict(end.topic_ids), read), with_state
         if command.target.kind is not TargetKind.SAVEPOINT:
-            return None
+            return None, True
         savepoint = read_savepoint(path)
         if savepoint.group != group:
             reason = f"it belongs to group '{savepoint.group}', not to '{group}'"
@@ -195,12 +196,7 @@ class OffsetCommands:
         if savepoint.cluster != cluster:
             reason = f"it belongs to cluster {savepoint.cluster}, but this is {cluster}"
             raise CommandError(errors.SAVEPOINT_MISMATCH, path=path, reason=reason)
-        return savepoint
-
-    def _pinned(self, ends: Container[TopicPartition]) -> dict[TopicPartition, Saved]:
-        """Return the initial positions of the group's partitions that are not in `ends`."""
-        found = {partition: metadata_of(group) for partition, group in self._group_offsets().items()}
-        return {p: Saved(m.pin.offset, m.pin) for p, m in found.items() if m is not None and p not in ends}
+        return savepoint, True
 
     def _logs(
         self, partitions: list[TopicPartition], described: Mapping[str, TopicInfo]
@@ -233,7 +229,9 @@ class OffsetCommands:
             case TargetKind.TIME:
                 return self._wishes_at(command.target.time_ms, logs, pins)
             case TargetKind.CHECKPOINT if saved is not None:
-                return {p: _checkpoint_wish(saved.partitions[p], pins[p]) for p in logs}
+                return {
+                    p: _checkpoint_wish(saved.partitions.get(p), groups.get(p), log, pins[p]) for p, log in logs.items()
+                }
             case TargetKind.SAVEPOINT if saved is not None:
                 return {p: _saved_wish(saved, p, log, pins[p]) for p, log in logs.items()}
         missing = [partition for partition, pin in pins.items() if pin is None]
@@ -318,10 +316,19 @@ def _partitions(
     return all_partitions(described)
 
 
-def _checkpoint_wish(item: Saved, pin: Pin | None) -> WantedOffset:
-    """Return a partition's offset by a checkpoint. Its own query has not read one whose initial position is saved."""
-    why = "end of the checkpoint's newest complete batch" if item.pin is None else "not read: pinned initial offset"
-    return WantedOffset(item.offset, why, pin)
+def _checkpoint_wish(item: Saved | None, group: GroupOffset | None, log: PartitionLog, pin: Pin | None) -> WantedOffset:
+    """Return a partition's offset by a checkpoint. One that its query has not read goes to its initial offset.
+
+    A query that gets a partition whose offset another program has set begins there: that is its initial offset.
+    """
+    if item is not None:
+        return WantedOffset(item.offset, "end of the checkpoint's newest complete batch", pin)
+    if pin is not None:
+        return WantedOffset(pin.offset, "not read: pinned initial offset", pin)
+    if group is not None and group.offset is not None and metadata_of(group) is None:
+        return WantedOffset(group.offset, "not read: set by another program")
+    # The pin is a deleted topic's.
+    return WantedOffset(log.beginning, "not read: beginning of the recreated topic")
 
 
 def _saved_wish(saved: Savepoint, partition: TopicPartition, log: PartitionLog, pin: Pin | None) -> WantedOffset:

@@ -6,6 +6,7 @@ Exit codes: see the help of `stop`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles, ask_to_stop
@@ -75,7 +76,9 @@ def _answers(
         left = sum(answer is not None for answer in answers.values())
         output.step(f"{left} of {len(answers)} members have left; waiting {deadline.remaining_s():.0f} s more at most")
         pause(_STEP_S)
-        answers = _asked(files, answers, shown, output)
+        # A store may fail for a moment, and the query drains meanwhile. What fails for longer raises below.
+        with suppress(ValueError):
+            answers = _asked(files, answers, shown, output)
     registered = {run.name for run in files.runs()}
     for run, answer in answers.items():
         # A request without an answer stays: the query still stops. So does one to a run that is not there: another

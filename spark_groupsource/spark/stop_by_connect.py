@@ -18,6 +18,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_groupsource.checkpoint.stop_requests import Answer, StopFiles, ask_to_stop
 
 _ASK, _FORGET = "ask", "forget"
+# The option of the location, which may have credentials: Spark masks it where it masks that of the query's source.
+_LOCATION = "checkpointlocation"
 
 
 class StopRequestSource(DataSource):
@@ -49,7 +51,7 @@ class _StopRequestReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ask, or remove the request. The result is the only partition."""
-        files = StopFiles(self._options["location"])
+        files = StopFiles(self._options[_LOCATION])
         known = _parsed(self._options["answers"])
         try:
             if self._options["action"] == _ASK:
@@ -107,7 +109,7 @@ class RemoteRequest:
         if self._own is None:
             self._own = self._query._session.cloneSession()
             self._own.dataSource.register(StopRequestSource)
-        options = {"location": self._location, "action": action, "answers": json.dumps(_plain(self._answers))}
+        options = {_LOCATION: self._location, "action": action, "answers": json.dumps(_plain(self._answers))}
         options["query"] = str(self._query.id)
         row = self._own.read.format(StopRequestSource.name()).options(**options).load().collect()[0]
         found = json.loads(row[0])

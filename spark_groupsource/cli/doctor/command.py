@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import fs
 
 from spark_groupsource.checkpoint.location import scrubbed, shown_location
-from spark_groupsource.checkpoint.log import SparkCheckpoint, open_location, read_spark_checkpoint
+from spark_groupsource.checkpoint.log import SparkCheckpoint, at_checkpoint, open_location, read_spark_checkpoint
 from spark_groupsource.cli.arguments import DoctorCommand
 from spark_groupsource.cli.doctor.broker_facts import ClusterFacts, Rights
 from spark_groupsource.cli.doctor.machine_facts import SCRIPT
@@ -330,12 +330,14 @@ def of_checkpoint(location: str, open_: Callable[[str], tuple[fs.FileSystem, str
     """Check whether the source could read the checkpoint from this machine, and to which query it belongs."""
     shown = shown_location(location)
     try:
-        filesystem, root = open_(location)
-        found = filesystem.get_file_info([root, f"{root}/offsets"])
+        filesystem, root = at_checkpoint(*open_(location))
+        has_batches = filesystem.get_file_info(f"{root}/offsets").type != fs.FileType.NotFound
+    except FileNotFoundError:
+        has_batches = False
     except Exception as error:  # noqa: BLE001 - pyarrow raises many kinds if a library is missing
         text = scrubbed(str(error) or type(error).__name__, location)
         return Finding("checkpoint", Verdict.WRONG, f"{shown} cannot be read: {text}", _LOCATION)
-    if any(info.type == fs.FileType.NotFound for info in found):
+    if not has_batches:
         text = f"{shown}: no checkpoint exists yet"
         return Finding("checkpoint", Verdict.ADVICE, text, f"nothing for a new query; else {_LOCATION}")
     try:

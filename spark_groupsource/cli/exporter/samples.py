@@ -145,14 +145,13 @@ def status_samples(cluster: str, measured: Mapping[str, bool], round_s: float | 
 
 def log_samples(cluster: str, readings: Iterable[GroupReading]) -> Iterator[Sample]:
     """Return the ends of all logs that the groups read: each log once, as it was measured last."""
-    found: dict[TopicPartition, LagInput] = {}
+    found: dict[TopicPartition, tuple[int, int]] = {}
     for reading in sorted(readings, key=lambda reading: reading.at_s):
-        found |= {one.partition: one for one in reading.inputs}
-    for partition, one in sorted(found.items()):
-        if one.end is not None:
-            labels = (cluster, partition.topic, str(partition.partition))
-            yield _EARLIEST.of(one.beginning, *labels)
-            yield _LATEST.of(one.end, *labels)
+        found |= {one.partition: (one.beginning, one.end) for one in reading.inputs if one.end is not None}
+    for partition, (beginning, end) in sorted(found.items()):
+        labels = (cluster, partition.topic, str(partition.partition))
+        yield _EARLIEST.of(beginning, *labels)
+        yield _LATEST.of(end, *labels)
 
 
 def _partition_samples(labels: tuple[str, ...], lag: Lag) -> Iterator[Sample]:

@@ -537,3 +537,12 @@ def test_the_newest_generation_of_a_pipelines_flow_is_read(tmp_path: Path) -> No
     assert log.is_local
     assert CheckpointLog(str(flow / "10")).is_complete(offset(5))
     assert not CheckpointLog(str(flow / "9")).is_complete(offset(5))
+
+
+def test_a_query_outside_of_pipelines_may_have_a_path_like_theirs(tmp_path: Path) -> None:
+    """Its checkpoint has no numbered folders."""
+    root = tmp_path / "_checkpoints" / "sales" / "orders"
+    log = CheckpointLog(str(root))
+    assert not log.is_complete(offset(5)), "no checkpoint yet"
+    Checkpoint(root).log(0, v1(text(5)), complete=True)
+    assert log.is_complete(offset(5))

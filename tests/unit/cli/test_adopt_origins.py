@@ -92,6 +92,13 @@ def test_locations_without_a_checkpoint(tmp_path: Path, location: str, reason: s
     assert "hunter2" not in str(raised.value)
 
 
+def test_the_newest_checkpoint_of_a_pipelines_flow_counts(tmp_path: Path) -> None:
+    flow = tmp_path / "_checkpoints" / "spark_catalog" / "default" / "orders" / "orders"
+    for number, entry in enumerate((v1(REFUNDED), v1(ORDERS))):
+        written(flow / str(number), entry, completed=1)
+    assert checkpoint_origin(str(flow), None).positions == {P0: 50, P1: 60}
+
+
 def test_a_completed_batch_whose_offsets_are_removed(tmp_path: Path) -> None:
     location = written(tmp_path, v1(ORDERS), completed=1)
     (tmp_path / "commits" / "1").write_text("v1\n{}")

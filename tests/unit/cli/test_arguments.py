@@ -67,6 +67,8 @@ def test_target(words: list[str], target: Target) -> None:
         (["1969-12-31T23:59:59Z"], "not between 1970 and 9999"),
         (["9999999999999999999"], "not between 1970 and 9999"),
         (["2023-13-01"], "'2023-13-01' is not initial"),
+        (["20260131120000"], "is 2612-01-08T06:12:00.000Z, which is in the future"),
+        (["9999-12-31"], "which is in the future; use 'latest'"),
     ],
 )
 def test_target_refused(words: list[str], reason: str) -> None:

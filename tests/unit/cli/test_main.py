@@ -192,6 +192,15 @@ def test_a_watch_on_a_full_disk_has_failed(capsys: pytest.CaptureFixture[str]) -
     assert "No space left on device" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("bed")
+def test_a_slow_store_shows_no_secret_of_its_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(program.Progress, "step", lambda _, text: shown.append(text))
+    monkeypatch.setattr(program, "checkpoint_origin", interrupt)
+    assert main(["adopt", *GIVEN, "--from-checkpoint", "s3a://user:hunter2@lake/orders"]) == 130
+    assert shown == [f"reading the offsets of s3a://{MASK}@lake/orders"]
+
+
 # --- Ctrl-C
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.cli.arguments import (
     Connection,
     ResetCommand,
@@ -434,6 +435,7 @@ def written(root: Path, *entries: str, completed: int, **initial: str) -> str:
     """Write a checkpoint with batches 0 to n, of which the first `completed` are complete."""
     (root / "offsets").mkdir(parents=True)
     (root / "commits").mkdir()
+    (root / "metadata").write_text('{"id":"0"}')
     for number, entry in enumerate(entries):
         (root / "offsets" / str(number)).write_text(entry)
         (root / "offsets" / f".{number}.crc").write_text("")
@@ -459,6 +461,52 @@ def test_reset_to_a_restored_checkpoint(tmp_path: Path) -> None:
     metadata = parse_metadata(bed.admin.committed[0][0].metadata)
     assert metadata is not None
     assert (metadata.pin, metadata.reset is None) == (Pin(40, 2), False)
+
+
+def with_state(root: Path, end: SourceOffset) -> str:
+    """Write the checkpoint of a query with state, whose only batch is complete."""
+    location = written(root, planned(end), completed=1)
+    (root / "state").mkdir()
+    return location
+
+
+def test_reset_to_the_checkpoint_of_a_query_with_state(tmp_path: Path) -> None:
+    """Also partitions that it has handed over, and those that only others have read."""
+    bed = Bed()
+    bed.admin.groups[REFUNDS] = marked(7, pin=Pin(2, 1))
+    location = with_state(tmp_path / "c", offset_of(OffsetRange(P0, 40, 45), done={P1: 50}))
+    assert bed.reset("checkpoint", location) == {"orders-0": 45, "orders-1": 50, "refunds-0": 2}
+    assert bed.said[0].splitlines()[3].endswith("not read: pinned initial offset")
+
+
+def test_a_recreated_topic_that_a_query_with_state_has_not_read_begins_at_its_beginning(tmp_path: Path) -> None:
+    """1. A checkpoint is saved. 2. A new topic is read from 8 on, deleted and recreated. 3. The checkpoint is restored.
+
+    The deleted topic's initial offset would skip the new one's first records.
+    """
+    bed = Bed()
+    bed.admin.groups[REFUNDS] = marked(9, pin=Pin(8, 1), topic_id="the deleted topic's id")
+    location = with_state(tmp_path / "c", offset_of(OffsetRange(P0, 40, 45), done={P1: 50}))
+    assert bed.reset("checkpoint", location) == {"orders-0": 45, "orders-1": 50, "refunds-0": 0}
+    metadata = parse_metadata(bed.admin.committed[0][2].metadata)
+    assert metadata is not None
+    assert (metadata.topic_id, metadata.pin.offset) == (TOPIC_ID, 0)
+
+
+def test_an_offset_of_another_program_is_shown_when_a_query_with_state_has_not_read_it(tmp_path: Path) -> None:
+    bed = Bed()
+    bed.admin.groups[P1] = GroupOffset(60, "another program's")
+    location = with_state(tmp_path / "c", offset_of(OffsetRange(P0, 40, 45)))
+    assert bed.reset("checkpoint", location) == {"orders-0": 45, "orders-1": 60}
+    assert bed.said[0].splitlines()[2].endswith("not read: set by another program")
+
+
+def test_a_reset_does_not_guess_whether_a_query_has_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store hangs. As without state, orders-1 would stay where it is, and the state would lack its records."""
+    bed = Bed()
+    location = with_state(tmp_path / "c", offset_of(OffsetRange(P0, 40, 45), done={P1: 50}))
+    monkeypatch.setattr(StateFolder, "exists", lambda _: None)
+    assert "it is not known whether its query has state" in bed.refused("checkpoint", location)
 
 
 def test_a_checkpoint_that_a_reset_cannot_use(tmp_path: Path) -> None:

@@ -179,6 +179,31 @@ def test_a_request_that_is_not_answered_in_time_is_left_to_the_run(location: Pat
     assert list((location / "groupkafka").iterdir()) == []
 
 
+@pytest.mark.parametrize("recovers", [True, False])
+def test_a_store_that_fails_for_a_moment_ends_no_wait(
+    location: Path, recovers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, files, output = ManualClock(), StopFiles(str(location)), FakeOutput()
+    runs = StopFiles.runs
+
+    def fail(_: StopFiles) -> tuple[Run, ...]:
+        raise ValueError("503 Slow Down")
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+        away = clock.now_s < 1003 or not recovers
+        monkeypatch.setattr(StopFiles, "runs", fail if away else runs)
+        if clock.now_s >= 1005:
+            files.answer(RUN.name, Answer.COMPLETE)
+
+    if recovers:
+        stop_query(StopCommand(str(location), 10), clock, output, pause)
+        assert output.lines == [f"asked to stop: {SHOWN}", f"has left: {SHOWN}"]
+    else:
+        with pytest.raises(CommandError, match=r"STOP_UNREACHABLE.*503 Slow Down"):
+            stop_query(StopCommand(str(location), 10), clock, output, pause)
+
+
 def test_no_query_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stop", "--checkpoint-location", str(tmp_path)]) == 1
     assert "STOP_NO_QUERY" in capsys.readouterr().err

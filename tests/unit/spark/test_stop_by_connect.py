@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,9 @@ from pyspark.sql.types import StructType
 
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
 from spark_groupsource.spark.stop_by_connect import RemoteRequest, StopRequestSource
+from tests.checkout import ROOT
+
+DEFAULTS = ROOT / "conf" / "spark-defaults.conf"
 
 
 class OwnSession:
@@ -18,6 +22,7 @@ class OwnSession:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.options: dict[str, str] = {}
         self.dataSource = SimpleNamespace(register=lambda source: self.calls.append(f"register {source.name()}"))
         self.client = SimpleNamespace(
             release_session=lambda: self.calls.append("release"), close=lambda: self.calls.append("close")
@@ -29,6 +34,7 @@ class OwnSession:
 
         def collect(options: dict[str, str]) -> list[tuple[str]]:
             self.calls.append(options["action"])
+            self.options = options
             reader = StopRequestSource(options).reader(StructType())
             return [row for partition in reader.partitions() for row in reader.read(partition)]  # type: ignore[misc]
 
@@ -69,6 +75,17 @@ def test_requests_go_through_a_session_of_their_own_which_is_released(files: Sto
     assert not files.is_requested(run)
     (own,) = session.clones
     assert own.calls == ["register groupkafka_stop", "ask", "ask", "ask", "forget", "release", "close"]
+
+
+def test_spark_masks_the_location_as_it_masks_that_of_the_query(files: StopFiles, tmp_path: Path) -> None:
+    """The setting is that of conf/spark-defaults.conf. A location may have credentials, and plans show options."""
+    session = QuerySession()
+    RemoteRequest(SimpleNamespace(_session=session, id="mine"), str(tmp_path)).ask()  # type: ignore[arg-type]
+    line = next(line for line in DEFAULTS.read_text().splitlines() if line.startswith("spark.sql.redaction.options"))
+    masked = re.compile(line.split()[1])
+    shown = [value for name, value in session.clones[0].options.items() if not masked.search(name)]
+    assert files.name == str(tmp_path)
+    assert str(tmp_path) not in shown
 
 
 def test_the_session_is_released_when_the_checkpoint_cannot_be_reached() -> None:

@@ -366,6 +366,13 @@ def test_checkpoints_that_are_of_no_use(tmp_path: Path) -> None:
         assert of_checkpoint(location).verdict is WRONG
 
 
+def test_the_checkpoint_of_a_pipelines_flow(tmp_path: Path) -> None:
+    flow = tmp_path / "_checkpoints" / "spark_catalog" / "default" / "orders" / "orders"
+    assert of_checkpoint(str(flow)).verdict is ADVICE, "no checkpoint yet"
+    written(flow / "0", v1(OURS), completed=1)
+    assert of_checkpoint(str(flow)).verdict is OK
+
+
 def test_a_checkpoints_secret_is_not_shown() -> None:
     def refuse(location: str) -> Any:
         raise OSError(f"cannot connect to {location}")

@@ -115,6 +115,14 @@ def test_a_log_that_two_groups_read_is_shown_once_as_measured_last() -> None:
     assert found["kafka_partition_earliest_offset"] == {("prod", "orders", "0"): 10, ("prod", "orders", "1"): 0}
 
 
+def test_a_log_without_a_leader_was_not_measured() -> None:
+    """1. Group a is measured. 2. The leader goes away. 3. Group b is measured: the log's end is that of a."""
+    older = GroupReading("a", NOW_S - 10, (LagInput(P0, 4, 10, 90),))
+    newer = GroupReading("b", NOW_S, (LagInput(P0, 4, 0, None),))
+    found = values(log_samples("prod", [newer, older]))
+    assert found["kafka_partition_latest_offset"] == {("prod", "orders", "0"): 90}
+
+
 def test_the_table_of_metrics_is_complete() -> None:
     reading = GroupReading("g", NOW_S, (LagInput(P0, 4, 10, 100, NOW_MS - 60_000, HOUR),), GROUP)
     samples = [*group_samples("c", reading), *log_samples("c", [reading]), *status_samples("c", {"g": True}, 1.0)]
