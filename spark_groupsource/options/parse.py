@@ -82,6 +82,7 @@ def parse_options(
     for key, value in given.items():
         if key not in _BY_KEY and not key.startswith((CLIENT_PREFIX, EXECUTOR_PREFIX)):
             raise _unknown_option(key, value)
+    _check_on_conflict(given)
     values = {spec.name: _parse_one(spec, given.get(spec.name.lower())) for spec in OPTIONS}
     if reads is not None:
         _check_use(values, given, reads)
@@ -361,6 +362,17 @@ def _check_max_batch(values: Mapping[str, object]) -> None:
             errors.OPTION_REFUSED, option="maxBatchMs", value=str(value),
             reason="without option checkpointLocation the source cannot detect the end of a batch.",
             replacement="give the source the writer's checkpointLocation, or leave maxBatchMs out.",
+        )  # fmt: skip
+
+
+def _check_on_conflict(given: Mapping[str, str]) -> None:
+    """Raise `OptionError` for a value of version 0.2."""
+    value = given.get("onconflict")
+    if value is not None and value.lower() == "checkpoint":
+        raise OptionError(
+            errors.OPTION_REFUSED, option="onConflict", value=value,
+            reason="a checkpoint does not win over offsets that another program has set.",
+            replacement="leave it out, or set onConflict=fail; to continue from other offsets, use groupkafka reset.",
         )  # fmt: skip
 
 

@@ -431,7 +431,6 @@ def test_brokers(value: str) -> None:
         ("drainTimeoutMs", "300001"),
         ("onPartitionsLost", "ignore"),
         ("onConflict", "newest"),
-        ("onConflict", "checkpoint"),
         ("kafkaConsumer.pollTimeoutMs", "0"),
         ("kafkaConsumer.pollTimeoutMs", str(2**31)),
         ("kafka.session.timeout.ms", "0"),
@@ -454,6 +453,12 @@ def test_refused_value(name: str, value: str) -> None:
     error = refusal(REQUIRED | {name: value})
     assert error.condition.id == "GROUPKAFKA.OPTION_INVALID"
     assert f"'{name}' has the value '" in str(error)
+
+
+def test_a_choice_of_an_older_version_names_what_to_use_instead() -> None:
+    error = refusal(REQUIRED | {"onConflict": "Checkpoint"})
+    assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
+    assert "set onConflict=fail; to continue from other offsets, use groupkafka reset" in str(error)
 
 
 # Java reads the sets of the last three otherwise than Python.
