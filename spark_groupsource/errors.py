@@ -368,9 +368,10 @@ CHECKPOINT_BEHIND = Condition(
     "GROUPKAFKA.CHECKPOINT_BEHIND",
     "This query has committed more to the group than its checkpoint holds: an older copy of the checkpoint was"
     " restored, or one is used twice, or an older version has decided a conflict. Details: {details}.",
-    "if the sink lacks what lies between, stop all queries of the group and run groupkafka reset --to checkpoint"
-    " LOCATION --execute: it is read again. If the sink has it, start the query with a new checkpointLocation, and with"
-    " a new folder or query name where the sink goes by the numbers of batches (docs/how-to/reset.md).",
+    "if the sink lacks what lies between, stop all queries of the group and run groupkafka reset --bootstrap-servers"
+    " SERVERS --group GROUP --to checkpoint LOCATION --execute: it is read again. If the sink has it, start the query"
+    " with a new checkpointLocation, and with a new folder or query name where the sink goes by the numbers of batches."
+    " For a query with state see docs/how-to/reset.md first.",
 )
 
 SHARED_STATE = Condition(

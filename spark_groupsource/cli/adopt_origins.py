@@ -98,6 +98,19 @@ def own_checkpoint(location: str) -> tuple[SourceOffset, bool]:
     return found[0], with_state
 
 
+def check_read(
+    location: str, ends: Iterable[TopicPartition], groups: Mapping[TopicPartition, GroupOffset], group: str
+) -> None:
+    """Raise `CommandError` if the group has offsets, and none of the partitions that a checkpoint's query has read.
+
+    With the checkpoint of another group's query, all partitions would move to where this group began.
+    """
+    if groups and groups.keys().isdisjoint(ends):
+        reason = f"group '{group}' has no offset of any partition that its query has read"
+        instead = "check --group, and name the checkpointLocation of a query of this group"
+        raise _unusable(f"the checkpoint '{shown_location(location)}'", reason, instead)
+
+
 def _read(location: str, instead: str) -> tuple[str, SparkCheckpoint]:
     """Return a checkpoint and its name for users. Raises `CommandError`, which says what to do `instead`."""
     name = f"the checkpoint '{shown_location(location)}'"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.location import shown_location
 from spark_groupsource.cli.admin import GroupAdmin
-from spark_groupsource.cli.adopt_origins import Origin, check_held, chosen_topics, own_checkpoint, wishes_of
+from spark_groupsource.cli.adopt_origins import Origin, check_held, check_read, chosen_topics, own_checkpoint, wishes_of
 from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind
 from spark_groupsource.cli.offset_moves import (
     Move,
@@ -93,6 +93,8 @@ class OffsetCommands:
         saved, moves_all = self._saved(command)
         self._refuse_members(group)
         groups = self._group_offsets()
+        if command.target.kind is TargetKind.CHECKPOINT and saved is not None:
+            check_read(command.target.location, saved.partitions, groups, group)
         # A savepoint can also restore a group that the broker has deleted.
         others = groups if moves_all else ()
         known = [*others, *(saved.partitions if saved is not None else ())]

@@ -26,7 +26,7 @@ LOG = logging.getLogger("spark_groupsource.losses")
 # Reasons of losses, as users see them.
 DELETED = "the topic was deleted"
 FEWER_PARTITIONS = "the topic was deleted and recreated with fewer partitions"
-RECREATED = "the topic was deleted and recreated, and is read from its beginning"
+RECREATED = "the topic was deleted and recreated"
 _AT_MOST = "at most, because other members may have read it since"
 # An offset that a log never had looks the same as one that it has lost.
 _TRUNCATED = (

@@ -348,9 +348,10 @@ def of_checkpoint(location: str, open_: Callable[[str], tuple[fs.FileSystem, str
 
 def _whose(shown: str, checkpoint: SparkCheckpoint) -> Finding:
     errors: list[GroupKafkaError] = []
+    topics: set[str] = set()
     for text in checkpoint.offsets.values():
         try:
-            parse_offset(json.loads(text))
+            topics |= {partition.topic for partition in parse_offset(json.loads(text)).ends()}
         except ValueError as error:
             return Finding("checkpoint", Verdict.WRONG, f"{shown}: no offset of this source: {error}", "check the path")
         except GroupKafkaError as error:
@@ -358,7 +359,8 @@ def _whose(shown: str, checkpoint: SparkCheckpoint) -> Finding:
     if checkpoint.offsets and len(errors) == len(checkpoint.offsets):
         return of_error("checkpoint", errors[0])
     done = "no batch is complete" if checkpoint.completed is None else f"batch {checkpoint.completed} is complete"
-    return _ok("checkpoint", f"{shown}: {done}, batch {checkpoint.logged} is planned")
+    read = f"its query has read {', '.join(sorted(topics))}" if topics else "its query has read no topic"
+    return _ok("checkpoint", f"{shown}: {done}, batch {checkpoint.logged} is planned; {read}")
 
 
 # --- the command

@@ -520,6 +520,14 @@ def test_a_checkpoint_that_a_reset_cannot_use(tmp_path: Path) -> None:
     assert "recreated" in bed.refused("checkpoint", written(tmp_path / "d", planned(other), completed=1))
 
 
+def test_the_checkpoint_of_another_groups_query_moves_nothing(tmp_path: Path) -> None:
+    bed, end = Bed(), offset_of(OffsetRange(REFUNDS, 0, 2))
+    text = bed.refused("checkpoint", with_state(tmp_path / "c", end))
+    assert "has no offset of any partition that its query has read" in text
+    bed.admin.groups.clear()
+    assert bed.reset("checkpoint", str(tmp_path / "c")) == {"refunds-0": 2}, "a group that was deleted is restored"
+
+
 def test_a_partition_of_the_savepoint_that_the_group_has_forgotten(tmp_path: Path) -> None:
     bed = Bed()
     saved(tmp_path / "f")

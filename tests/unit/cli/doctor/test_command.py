@@ -351,7 +351,7 @@ SPARKS = '{"orders":{"0":5}}'
 def test_a_checkpoint_of_this_source(tmp_path: Path) -> None:
     finding = of_checkpoint(written(tmp_path, v1(OURS), v1(OURS), completed=1))
     assert (finding.verdict, finding.check) == (OK, "checkpoint")
-    assert "batch 0 is complete, batch 1 is planned" in finding.text
+    assert "batch 0 is complete, batch 1 is planned; its query has read orders" in finding.text
 
 
 def test_checkpoints_that_are_of_no_use(tmp_path: Path) -> None:
