@@ -162,8 +162,11 @@ class MicroBatchExecution:
         bounds = ReadBounds(limit) if has_limit else UNBOUNDED
         end = self._reader.latest_offset(start, bounds, NextTrigger.NONE if once else NextTrigger.COMES)
         app.in_jvm(self._rng.uniform(0.001, 0.01))
-        if end == start:
+        if end == start and at.committed is not None:
             return False
+        if end == start:
+            # `isNewDataAvailable`: the first batch of a query is new, also without a record.
+            self._world.saw("an empty first batch")
         app.in_jvm(self._rng.uniform(0.002, 0.02))
         at.available = end
         self._checkpoint.entries[at.batch] = Entry(text_of(end), self._world.now)
