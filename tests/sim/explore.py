@@ -66,7 +66,20 @@ def plan_of(seed: int, protocol: str = "") -> Plan:
         Planned(rng.uniform(3.0, configuration.length_s), kind, rng.getrandbits(32)) for kind in _apart(kinds)
     )
     adversary = rng.choice((0.0, 0.0, 0.02, 0.1))
+    # What users do more rarely is drawn by another generator: a seed without it means the same run as without these.
+    configuration = _rarer(Random(seed * 104729 + 7), configuration)
     return Plan(seed, configuration, tuple(sorted(faults, key=lambda one: one.at_s)), adversary)
+
+
+def _rarer(rng: Random, configuration: Configuration) -> Configuration:
+    query = configuration.query
+    if rng.random() < 0.12:
+        # At most as many as maxOffsetsPerTrigger.
+        query = replace(query, min_rows=rng.choice((2, 5)), max_delay_s=rng.choice((1.0, 5.0, 15.0)))
+    if rng.random() < 0.12:
+        # The simulated records have 100 bytes.
+        query = replace(query, max_bytes=rng.choice((50, 500, 2000)))
+    return replace(configuration, query=query)
 
 
 def _apart(kinds: list[str]) -> list[str]:

@@ -88,6 +88,7 @@ def options_of(
         "startingOffsets": configuration.starting,
         "failOnDataLoss": str(fail_on_data_loss).lower(),
         "kafka.max.poll.interval.ms": _ms(group.rebalance_s),
+        "maxTriggerDelay": f"{_ms(configuration.query.max_delay_s)}ms",
     }
     if configuration.pattern is None:
         raw["subscribe"] = ",".join(name for name, _ in configuration.topics)

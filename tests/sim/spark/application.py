@@ -33,7 +33,11 @@ class QuerySettings:
 
     trigger_s: float = 0.5
     batch_s: tuple[float, float] = (0.02, 0.3)
+    # maxOffsetsPerTrigger, minOffsetsPerTrigger with maxTriggerDelay, maxBytesPerTrigger.
     max_rows: int | None = None
+    min_rows: int | None = None
+    max_delay_s: float = 900.0
+    max_bytes: int | None = None
     store: Store = Store.LOCAL
     # "4.2": with admission control; "4.0", "4.1": without.
     spark: str = "4.2"

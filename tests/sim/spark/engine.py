@@ -154,12 +154,11 @@ class MicroBatchExecution:
 
     def _construct_next_batch(self, at: Position) -> bool:
         """Plan; write the offset log; then report the end of the batch before to the source."""
-        app, start = self._app, self._start_of(at)
-        limit = app.settings.max_rows
+        app, start, settings = self._app, self._start_of(at), self._app.settings
         once = app.trigger is Trigger.ONCE
         # Before 4.2 the source applies its limits with each trigger.
-        has_limit = limit is not None and (self._is_old or not once)
-        bounds = ReadBounds(limit) if has_limit else UNBOUNDED
+        limits = ReadBounds(settings.max_rows, settings.min_rows, settings.max_bytes)
+        bounds = UNBOUNDED if once and not self._is_old else limits
         end = self._reader.latest_offset(start, bounds, NextTrigger.NONE if once else NextTrigger.COMES)
         app.in_jvm(self._rng.uniform(0.001, 0.01))
         if end == start and at.committed is not None:
