@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -22,6 +22,10 @@ _UNCLEAN = (
     "checkpoint-hangs", "hiccups",
 )  # fmt: skip
 _TOPICS = ("partitions-added", "records-deleted", "topic-recreated", "topic-deleted-for-long")
+# Drawn by a generator of their own, each with its chance.
+_RARER = {
+    "topic-comes": 0.1,
+}  # fmt: skip
 _CHECKPOINTS = ("checkpoint-lost", "checkpoint-restored", "commit-entry-lost", "group-rewound")
 
 
@@ -62,16 +66,24 @@ def plan_of(seed: int, protocol: str = "") -> Plan:
     if rng.random() < 0.15:
         kinds.append(rng.choice(_CHECKPOINTS))
     configuration = _configuration(rng, group)
-    faults = tuple(
-        Planned(rng.uniform(3.0, configuration.length_s), kind, rng.getrandbits(32)) for kind in _apart(kinds)
-    )
+    faults = _planned(rng, configuration, _apart(kinds))
     adversary = rng.choice((0.0, 0.0, 0.02, 0.1))
     # What users do more rarely is drawn by another generator: a seed without it means the same run as without these.
-    configuration = _rarer(Random(seed * 104729 + 7), configuration)
-    return Plan(seed, configuration, tuple(sorted(faults, key=lambda one: one.at_s)), adversary)
+    rarer = Random(seed * 104729 + 7)
+    more = [kind for kind, chance in _RARER.items() if rarer.random() < chance]
+    configuration = _rarer(rarer, configuration, more)
+    every = (*faults, *_planned(rarer, configuration, more))
+    apart = _apart([planned.kind for planned in every])
+    kept = (planned for planned in every if planned.kind in apart)
+    return Plan(seed, configuration, tuple(sorted(kept, key=lambda one: one.at_s)), adversary)
 
 
-def _rarer(rng: Random, configuration: Configuration) -> Configuration:
+def _planned(rng: Random, configuration: Configuration, kinds: Sequence[str]) -> tuple[Planned, ...]:
+    return tuple(Planned(rng.uniform(3.0, configuration.length_s), kind, rng.getrandbits(32)) for kind in kinds)
+
+
+def _rarer(rng: Random, configuration: Configuration, kinds: Sequence[str]) -> Configuration:
+    """Draw options that users set more rarely, and what the kinds of faults need."""
     query = configuration.query
     if rng.random() < 0.12:
         # At most as many as maxOffsetsPerTrigger.
@@ -79,7 +91,11 @@ def _rarer(rng: Random, configuration: Configuration) -> Configuration:
     if rng.random() < 0.12:
         # The simulated records have 100 bytes.
         query = replace(query, max_bytes=rng.choice((50, 500, 2000)))
-    return replace(configuration, query=query)
+    return replace(
+        configuration,
+        query=query,
+        pattern="orders|refunds|extra" if "topic-comes" in kinds or rng.random() < 0.1 else None,
+    )
 
 
 def _apart(kinds: list[str]) -> list[str]:
@@ -231,4 +247,4 @@ def simulate_many(seeds: range, protocol: str = "") -> list[Outcome]:
     return found
 
 
-assert {*_MEMBERS, *_UNCLEAN, *_TOPICS, *_CHECKPOINTS} == KINDS.keys()
+assert {*_MEMBERS, *_UNCLEAN, *_TOPICS, *_CHECKPOINTS, *_RARER} == KINDS.keys()

@@ -263,6 +263,26 @@ def _recreate(shortest_s: float, longest_s: float) -> Callable[[Simulation, Rand
     return run
 
 
+def _topic_comes(sim: Simulation, rng: Random) -> None:
+    """A topic appears that the pattern matches. It may vanish, and come back."""
+    if sim.configuration.pattern is None:
+        return
+    count = rng.randint(1, 3)
+    sim.create_topic("extra", count)
+    life_s, pause_s = rng.uniform(6.0, 20.0), rng.uniform(0.05, 10.0)
+
+    def vanish(*, returns: bool) -> None:
+        if not sim.ending:
+            sim.fault("topic-recreated", "", 12.0)
+            sim.delete_topic("extra")
+            if returns:
+                sim.world.after(pause_s, lambda: sim.create_topic("extra", count))
+
+    if rng.random() < 0.7:
+        returns = rng.random() < 0.5
+        sim.world.after(life_s, lambda: vanish(returns=returns))
+
+
 # --- checkpoints
 
 
@@ -374,6 +394,7 @@ KINDS: dict[str, Callable[[Simulation, Random], None]] = {
     "records-deleted": _delete_records,
     "topic-recreated": _recreate(0.05, 1.0),
     "topic-deleted-for-long": _recreate(4.0, 12.0),
+    "topic-comes": _topic_comes,
     "checkpoint-lost": _lose_checkpoint,
     "checkpoint-restored": _restore_checkpoint,
     "commit-entry-lost": _lose_commit_entry,

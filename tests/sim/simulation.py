@@ -240,9 +240,11 @@ class Simulation:
         self.cluster.delete(name)
 
     def create_topic(self, name: str, count: int) -> None:
-        """Create a topic, also in the place of a deleted one."""
+        """Create a topic, also in the place of a deleted one. See `grow_topic`."""
         self.topics_change = True
-        self.cluster.create(name, count)
+        topic = self.cluster.create(name, count)
+        if not self.group.commits:
+            self._starts |= {(name, topic.id, number): 0 for number in range(count)}
 
     def delete_records(self, name: str, number: int, to: int) -> None:
         """Remove the records of a partition below an offset."""
