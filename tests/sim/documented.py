@@ -18,7 +18,6 @@ from tests.faults.history import Commit, Completed
 from tests.sim.faults import Planned
 from tests.sim.simulation import Simulation
 from tests.sim.spark.checkpoint import Store
-from tests.sim.world import BEGIN_S
 
 _SILENCE = {
     "network-cut", "coordinator-killed", "reader-paused", "app-paused", "machine-suspended", "answers-slow",
@@ -225,8 +224,7 @@ def _joined_again_for_new_partitions(run: Documented, problem: str) -> bool:
     if len(found) != 2 or run.sim.configuration.group.protocol == "kip848":
         return False
     first, second = map(float, found)
-    added = (BEGIN_S + planned.at_s for planned in run.faults if planned.kind == "partitions-added")
-    return any(first - _REFRESH_S <= at <= second for at in added)
+    return any(first - _REFRESH_S <= at <= second for at in run.sim.grown_at)
 
 
 def _older_commit_read_late(run: Documented, problem: str) -> bool:

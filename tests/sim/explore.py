@@ -24,6 +24,7 @@ _UNCLEAN = (
 _TOPICS = ("partitions-added", "records-deleted", "topic-recreated", "topic-deleted-for-long")
 # Drawn by a generator of their own, each with its chance.
 _RARER = {
+    "partitions-added-in-drain": 0.1, "topic-recreated-in-drain": 0.05, "topic-deleted-in-drain": 0.05,
     "topic-comes": 0.1,
 }  # fmt: skip
 _CHECKPOINTS = ("checkpoint-lost", "checkpoint-restored", "commit-entry-lost", "group-rewound")
@@ -94,6 +95,7 @@ def _rarer(rng: Random, configuration: Configuration, kinds: Sequence[str]) -> C
     return replace(
         configuration,
         query=query,
+        queries=max(configuration.queries, 2 if any(kind.endswith("-in-drain") for kind in kinds) else 1),
         pattern="orders|refunds|extra" if "topic-comes" in kinds or rng.random() < 0.1 else None,
     )
 

@@ -283,6 +283,34 @@ def _topic_comes(sim: Simulation, rng: Random) -> None:
         sim.world.after(life_s, lambda: vanish(returns=returns))
 
 
+def _in_drain(kind: str) -> Callable[[Simulation, Random], None]:
+    def run(sim: Simulation, rng: Random) -> None:
+        """Let a member drain a long batch, because another query goes and comes back, and make a fault meanwhile."""
+        app = _victim(sim, rng)
+        others = [other for other in sim.apps if other is not app and other.session is not None]
+        if app is None or not others:
+            return
+        usual, seconds, late_s = app.settings.batch_s, rng.uniform(5.0, 15.0), rng.choice((0.0, 0.5, 2.0, 5.0))
+        app.settings.batch_s = (seconds, seconds)
+        sim.world.after(25.0, lambda: setattr(app.settings, "batch_s", usual))
+
+        def reached(moment: str) -> None:
+            client = app.client
+            if moment == "revoked" and app.batch is not None and client is not None and client.running == moment:
+                sim.world.listeners.remove(reached)
+                sim.world.saw(f"{kind} in a drain")
+                sim.world.after(late_s, lambda: _make(sim, kind, rng))
+
+        sim.world.listeners.append(reached)
+        other = rng.choice(others)
+        if other.name not in sim.next:
+            sim.fault("query-stopped", other.name, clean=True)
+            sim.rest_s[other.name] = rng.choice((0.5, 3.0))
+            other.drain()
+
+    return run
+
+
 # --- checkpoints
 
 
@@ -395,6 +423,9 @@ KINDS: dict[str, Callable[[Simulation, Random], None]] = {
     "topic-recreated": _recreate(0.05, 1.0),
     "topic-deleted-for-long": _recreate(4.0, 12.0),
     "topic-comes": _topic_comes,
+    "partitions-added-in-drain": _in_drain("partitions-added"),
+    "topic-recreated-in-drain": _in_drain("topic-recreated"),
+    "topic-deleted-in-drain": _in_drain("topic-deleted-for-long"),
     "checkpoint-lost": _lose_checkpoint,
     "checkpoint-restored": _restore_checkpoint,
     "commit-entry-lost": _lose_commit_entry,

@@ -148,6 +148,8 @@ class Simulation:
         self.next: dict[str, Callable[[], object]] = {}
         # Seconds from the end of an application to its next start.
         self.rest_s: dict[str, float] = {}
+        # When topics got partitions.
+        self.grown_at: list[float] = []
         # Topics are created or deleted in this run.
         self.topics_change = False
         self._over = False
@@ -232,6 +234,7 @@ class Simulation:
         topic = self.cluster.topics[name]
         if not any(commit.topic == name for commit in self.group.commits):
             self._starts |= {(name, topic.id, number): 0 for number in range(len(topic.logs), count)}
+        self.grown_at.append(self.world.now)
         self.cluster.grow(name, count)
 
     def delete_topic(self, name: str) -> None:
