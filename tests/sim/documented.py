@@ -373,6 +373,7 @@ def _error(run: Documented, problem: str) -> bool:
         errors.CLUSTER_REQUEST_FAILED.id: bool(jobs),
         errors.DATA_LOST.id: _has_lost(run, problem),
         errors.CHECKPOINT_BEHIND.id: "checkpoint-restored" in run.kinds,
+        errors.SHARED_STATE.id: run.sim.configuration.stateful > 0,
         # A static member is fenced by its own former run, whose request was on a connection that was cut.
         "FENCED_INSTANCE_ID": run.sim.configuration.query.instance_ids and bool(_SILENCE & run.kinds),
         "TaskFailed": _has_lost(run, problem),

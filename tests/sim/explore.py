@@ -25,7 +25,7 @@ _TOPICS = ("partitions-added", "records-deleted", "topic-recreated", "topic-dele
 # Drawn by a generator of their own, each with its chance.
 _RARER = {
     "partitions-added-in-drain": 0.1, "topic-recreated-in-drain": 0.05, "topic-deleted-in-drain": 0.05,
-    "topic-comes": 0.1,
+    "options-changed": 0.15, "topic-comes": 0.1,
 }  # fmt: skip
 _CHECKPOINTS = ("checkpoint-lost", "checkpoint-restored", "commit-entry-lost", "group-rewound")
 
@@ -97,6 +97,8 @@ def _rarer(rng: Random, configuration: Configuration, kinds: Sequence[str]) -> C
         query=query,
         queries=max(configuration.queries, 2 if any(kind.endswith("-in-drain") for kind in kinds) else 1),
         pattern="orders|refunds|extra" if "topic-comes" in kinds or rng.random() < 0.1 else None,
+        stateful=rng.choice((0, 0, 0, 0, 0, 1, 3)),
+        on_shared_state=rng.choice((None, "warn", "allow")),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from spark_groupsource.model.offsets import TopicPartition
 from tests.sim.simulation import Simulation
@@ -112,6 +113,27 @@ def _with_trigger(trigger: Trigger) -> Callable[[Simulation, Random], None]:
         app.drain()
 
     return run
+
+
+def _change_options(sim: Simulation, rng: Random) -> None:
+    """Stop a query, and start it with other options. A topic that it leaves out is subscribed to again later."""
+    app, configuration = _victim(sim, rng), sim.configuration
+    if app is None:
+        return
+    changed: dict[str, Any] = {"on_shared_state": rng.choice(("fail", "warn", "allow"))}
+    app.settings.max_rows = rng.choice((None, 5, 20))
+    partitions = [TopicPartition(t.name, n) for t in sim.cluster.topics.values() for n in range(len(t.logs))]
+    if rng.random() < 0.5 and all(partition in sim.group.offsets for partition in partitions):
+        # Else it counts for the partitions that have no start yet.
+        changed["starting"] = "earliest" if configuration.starting == "latest" else "latest"
+    if rng.random() < 0.7 and configuration.pattern is None and len(configuration.topics) > 1:
+        changed["topics"] = (rng.choice(configuration.topics),)
+        sim.world.after(rng.uniform(5.0, 15.0), sim.subscribe_all)
+    sim.changed[app.name] = changed
+    sim.allows_shared_state.discard(app.name)
+    sim.fault("query-stopped", app.name, clean=True)
+    sim.rest_s[app.name] = rng.choice(_SOON)
+    app.drain()
 
 
 def _slow_batches(sim: Simulation, rng: Random) -> None:
@@ -426,6 +448,7 @@ KINDS: dict[str, Callable[[Simulation, Random], None]] = {
     "partitions-added-in-drain": _in_drain("partitions-added"),
     "topic-recreated-in-drain": _in_drain("topic-recreated"),
     "topic-deleted-in-drain": _in_drain("topic-deleted-for-long"),
+    "options-changed": _change_options,
     "checkpoint-lost": _lose_checkpoint,
     "checkpoint-restored": _restore_checkpoint,
     "commit-entry-lost": _lose_commit_entry,

@@ -57,6 +57,8 @@ class Configuration:
     max_batch_s: float | None = None
     on_conflict: str | None = None
     on_shared_state: str | None = None
+    # So many queries, the first ones, have a window, a join of streams or dropDuplicates.
+    stateful: int = 0
     # Subscribe by this pattern, instead of by the topics' names.
     pattern: str | None = None
     # For how long brokers' metadata may lag behind, for how long the rig acts, and how often idle loops of the product
@@ -139,7 +141,11 @@ class Simulation:
         self._follows_group: set[str] = set()
         # Queries that start with onSharedState=allow from now on.
         self.allows_shared_state: set[str] = set()
+        # What is another option of a query from its next start on: fields of `Configuration`.
+        self.changed: dict[str, dict[str, Any]] = {}
         self.apps = [self._application(f"q{number + 1}") for number in range(configuration.queries)]
+        for app in self.apps[: configuration.stateful]:
+            app.settings.has_state = True
         # The quiet end has begun: everything is healed, nothing new happens.
         self.ending = False
         # What was not read and committed although everything was well, or did not stop.
@@ -162,10 +168,11 @@ class Simulation:
             instance = name if settings.instance_ids else ""
             on_conflict = "group" if name in self._follows_group else configuration.on_conflict
             self._follows_group.discard(name)
-            on_shared_state = "allow" if name in self.allows_shared_state else configuration.on_shared_state
+            now = replace(configuration, **self.changed.get(name, {}))
+            if name in self.allows_shared_state:
+                now = replace(now, on_shared_state="allow")
             return options_of(
-                replace(configuration, on_shared_state=on_shared_state),
-                fail_on_data_loss=fail_on_data_loss, on_conflict=on_conflict, name=instance,
+                now, fail_on_data_loss=fail_on_data_loss, on_conflict=on_conflict, name=instance,
             )  # fmt: skip
 
         app = Application(self.world, name, self.cluster, self.group, settings, options)
@@ -176,7 +183,8 @@ class Simulation:
     def _app_ended(self, app: Application, how: str) -> None:
         """Start an application again, as a supervisor does.
 
-        After a failure by data loss with failOnDataLoss=false, and by a restored checkpoint with one of its cures.
+        After a failure by data loss with failOnDataLoss=false, by shared state with onSharedState=allow, and by a
+        restored checkpoint with one of its cures.
         """
         if self._over:
             return
@@ -184,6 +192,8 @@ class Simulation:
             app.fails_on_data_loss = False
         if how == "failed" and errors.CHECKPOINT_BEHIND.id in app.errors[-1]:
             self._cure(app)
+        if how == "failed" and errors.SHARED_STATE.id in app.errors[-1] and self.configuration.stateful:
+            self.allows_shared_state.add(app.name)
         follow = self.next.pop(app.name, None)
         if follow is not None:
             follow()
@@ -248,6 +258,13 @@ class Simulation:
         topic = self.cluster.create(name, count)
         if not self.group.commits:
             self._starts |= {(name, topic.id, number): 0 for number in range(count)}
+
+    def subscribe_all(self) -> None:
+        """Restart the queries that subscribe to fewer topics than the run has."""
+        for app in self.apps:
+            if self.changed.get(app.name, {}).pop("topics", None) is not None and app.session is not None:
+                self.fault("query-stopped", app.name, clean=True)
+                app.drain()
 
     def delete_records(self, name: str, number: int, to: int) -> None:
         """Remove the records of a partition below an offset."""
@@ -327,6 +344,7 @@ class Simulation:
         world.say("rig", "the quiet end begins")
         self.group.heal()
         self.cluster.down_until = self.cluster.slow_s = 0.0
+        self.subscribe_all()
         if self.configuration.produces:
             self.write()
         until, calm_since = world.now + limit_s, None
