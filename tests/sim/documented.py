@@ -113,7 +113,7 @@ class Documented:
 
     def planned(self, *, kept: bool = False) -> Iterator[_Planned]:
         """Yield what the queries have planned, range by range; with `kept` without lost or replaced checkpoints."""
-        for app in self.sim.apps:
+        for app in self.sim.sources:
             for one in app.completed():
                 if kept and one.checkpoint != app.checkpoint.life:
                     continue
@@ -153,7 +153,7 @@ def _batches_without_commits(run: Documented, problem: str) -> bool:
     if not found:
         return False
     numbers, (_, checkpoint, lineage) = sorted(int(number) for number, *_ in found), found[0]
-    batches = [one for app in run.sim.apps for one in app.completed() if one.checkpoint == checkpoint]
+    batches = [one for app in run.sim.sources for one in app.completed() if one.checkpoint == checkpoint]
     last = next(one for one in batches if one.batch == numbers[-1])
     longest_s = run.sim.configuration.group.session_s + _ZOMBIE_MARGIN_S
     # The end that was not accepted may be that of another partition of the query.
@@ -206,7 +206,7 @@ def _deadline_of_a_stop(run: Documented, problem: str) -> bool:
     found = _BATCH.search(problem) if problem.startswith("P6") and "with nothing unclean between" in problem else None
     if found is None:
         return False
-    batches = [(app, one) for app in run.sim.apps for one in app.completed() if one.checkpoint == found[2]]
+    batches = [(app, one) for app in run.sim.sources for one in app.completed() if one.checkpoint == found[2]]
     app, batch = next((app, one) for app, one in batches if one.batch == int(found[1]))
     drain_s = run.sim.configuration.drain_timeout_s
     return any(
@@ -247,7 +247,7 @@ def _taken_unasked(run: Documented, problem: str) -> bool:
         return False
     partition, at, query = TopicPartition(found[1], int(found[2])), float(found[3]), found[4]
     records = [r for r in run.sim.group.records if r.query == query and r.at <= at]
-    app = next(app for app in run.sim.apps if app.name == query)
+    app = next(app for app in run.sim.sources if app.name == query)
     held = any(watch.held(partition, at) for watch in app.watches)
     return held and bool(records) and records[-1].event == "owns" and tuple(partition) not in records[-1].partitions
 
@@ -283,9 +283,9 @@ def _end_not_known(run: Documented, problem: str) -> bool:
         return False
     ends = [life.deleted_at for life in run.sim.cluster.lives if life.name == partition[0] and life.deleted_at]
     reported = any(
-        event.event == "data_lost" and partition in event.partitions for app in run.sim.apps for event in app.events
+        event.event == "data_lost" and partition in event.partitions for app in run.sim.sources for event in app.events
     )
-    return reported and any(one.started_at > end for end in ends for app in run.sim.apps for one in app.runs)
+    return reported and any(one.started_at > end for end in ends for app in run.sim.sources for one in app.runs)
 
 
 def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
@@ -330,10 +330,10 @@ def _read_by_others(run: Documented, problem: str) -> bool:
     if found is None or not run.recreated:
         return False
     name, number, reporter, start, end = found[1], int(found[2]), found[3], int(found[4]), int(found[5])
-    own = {app.checkpoint.life for app in run.sim.apps if app.name == reporter}
+    own = {app.checkpoint.life for app in run.sim.sources if app.name == reporter}
     return any(
         (row[1], row[2]) == (name, number) and start <= row[3] < end
-        for app in run.sim.apps
+        for app in run.sim.sources
         for batch in app.batches
         if batch.checkpoint not in own
         for row in batch.rows

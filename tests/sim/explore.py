@@ -75,6 +75,8 @@ def plan_of(seed: int, protocol: str = "") -> Plan:
     configuration = _rarer(rarer, configuration, more)
     every = (*faults, *_planned(rarer, configuration, more))
     apart = _apart([planned.kind for planned in every])
+    # What is done to a checkpoint is of queries with one source.
+    apart = [kind for kind in apart if not (configuration.query.two_sources and kind in _CHECKPOINTS)]
     kept = (planned for planned in every if planned.kind in apart)
     return Plan(seed, configuration, tuple(sorted(kept, key=lambda one: one.at_s)), adversary)
 
@@ -92,12 +94,14 @@ def _rarer(rng: Random, configuration: Configuration, kinds: Sequence[str]) -> C
     if rng.random() < 0.12:
         # The simulated records have 100 bytes.
         query = replace(query, max_bytes=rng.choice((50, 500, 2000)))
+    two_sources = rng.random() < 0.1
+    stateful = 0 if two_sources else rng.choice((0, 0, 0, 0, 0, 1, 3))
     return replace(
         configuration,
-        query=query,
+        query=replace(query, two_sources=two_sources),
         queries=max(configuration.queries, 2 if any(kind.endswith("-in-drain") for kind in kinds) else 1),
         pattern="orders|refunds|extra" if "topic-comes" in kinds or rng.random() < 0.1 else None,
-        stateful=rng.choice((0, 0, 0, 0, 0, 1, 3)),
+        stateful=stateful,
         on_shared_state=rng.choice((None, "warn", "allow")),
     )
 

@@ -161,11 +161,24 @@ class Simulation:
         self._over = False
         self._starts: dict[tuple[str, str, int], int] = {}
 
+    @property
+    def sources(self) -> tuple[Application, ...]:
+        """All sources of all queries. The judge takes each for a query."""
+        return tuple(source for app in self.apps for source in app.sources)
+
     def _application(self, name: str) -> Application:
-        configuration, settings = self.configuration, replace(self.configuration.query)
+        app = self._source(name, name, replace(self.configuration.query))
+        app.on_end = lambda how: self._app_ended(app, how)
+        if app.settings.two_sources:
+            app.twin = self._source(f"{name}b", name, app.settings)
+        return app
+
+    def _source(self, source: str, name: str, settings: QuerySettings) -> Application:
+        """Return a source of the query of this name."""
+        configuration = self.configuration
 
         def options(*, fail_on_data_loss: bool) -> SourceOptions:
-            instance = name if settings.instance_ids else ""
+            instance = source if settings.instance_ids else ""
             on_conflict = "group" if name in self._follows_group else configuration.on_conflict
             self._follows_group.discard(name)
             now = replace(configuration, **self.changed.get(name, {}))
@@ -175,9 +188,8 @@ class Simulation:
                 now, fail_on_data_loss=fail_on_data_loss, on_conflict=on_conflict, name=instance,
             )  # fmt: skip
 
-        app = Application(self.world, name, self.cluster, self.group, settings, options)
+        app = Application(self.world, source, self.cluster, self.group, settings, options)
         app.fails_on_data_loss = configuration.fail_on_data_loss
-        app.on_end = lambda how: self._app_ended(app, how)
         return app
 
     def _app_ended(self, app: Application, how: str) -> None:
@@ -225,7 +237,9 @@ class Simulation:
         now = self.world.now
         ended = now + seconds
         recovered = ended if clean else ended + self.configuration.group.session_s + 3.0
-        self.faults.append(Fault(len(self.faults) + 1, kind, target, now, ended, recovered, clean, details))
+        app = next((app for app in self.apps if app.name == target), None)
+        for name in [target] if app is None else [source.name for source in app.sources]:
+            self.faults.append(Fault(len(self.faults) + 1, kind, name, now, ended, recovered, clean, details))
         self.world.saw(f"fault {kind}")
         self.world.say("rig", f"fault {kind} {target} for {seconds:.1f} s {details or ''}")
 
@@ -397,14 +411,14 @@ class Simulation:
             faults=tuple(self.faults),
             topics=self.cluster.topic_lives(),
             starts=tuple(self._start_of(*log, low) for log, low in self._starts.items()),
-            runs=tuple(run for app in self.apps for run in app.runs),
+            runs=tuple(run for app in self.sources for run in app.runs),
             group=tuple(self.group.records),
             produced=tuple(self.cluster.produced),
             log=self.cluster.logged(),
             commits=tuple(self.group.commits),
-            members=tuple(event for app in self.apps for event in app.events),
-            batches=tuple(sorted((batch for app in self.apps for batch in app.batches), key=lambda batch: batch.at)),
-            completed=tuple(one for app in self.apps for one in app.completed()),
+            members=tuple(event for app in self.sources for event in app.events),
+            batches=tuple(sorted((batch for app in self.sources for batch in app.batches), key=lambda batch: batch.at)),
+            completed=tuple(one for app in self.sources for one in app.completed()),
         )
 
     def _start_of(self, name: str, topic_id: str, number: int, low: int) -> Start:
@@ -430,7 +444,7 @@ class Simulation:
         found += [f"DOUBT {doubt}" for doubt in verdict.doubts]
         if self.stuck:
             found.append(f"STUCK {self.stuck}")
-        for app in self.apps:
+        for app in self.sources:
             found += [f"ERROR {app.name} {error}" for error in app.errors]
             found += [f"ANSWER {answer}" for answer in app.answers]
             found += [f"WATCH {problem}" for watch in app.watches for problem in watch.problems]
