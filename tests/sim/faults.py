@@ -307,14 +307,16 @@ def _topic_comes(sim: Simulation, rng: Random) -> None:
 
 def _in_drain(kind: str) -> Callable[[Simulation, Random], None]:
     def run(sim: Simulation, rng: Random) -> None:
-        """Let a member drain a long batch, because another query goes and comes back, and make a fault meanwhile."""
+        """Let another query go, and come back in a long batch of this one; make a fault while the batch drains."""
         app = _victim(sim, rng)
-        others = [other for other in sim.apps if other is not app and other.session is not None]
-        if app is None or not others:
+        other = next((other for other in sim.apps if other is not app and other.session is not None), None)
+        if app is None or other is None or other.name in sim.next:
+            sim.world.after(1.0, lambda: None if sim.ending else run(sim, rng))
             return
-        usual, seconds, late_s = app.settings.batch_s, rng.uniform(5.0, 15.0), rng.choice((0.0, 0.5, 2.0, 5.0))
+        usual, seconds, late_s = app.settings.batch_s, rng.uniform(8.0, 15.0), rng.choice((0.0, 0.5, 2.0))
         app.settings.batch_s = (seconds, seconds)
         sim.world.after(25.0, lambda: setattr(app.settings, "batch_s", usual))
+        before = app.batch
 
         def reached(moment: str) -> None:
             client = app.client
@@ -323,12 +325,16 @@ def _in_drain(kind: str) -> Callable[[Simulation, Random], None]:
                 sim.world.saw(f"{kind} in a drain")
                 sim.world.after(late_s, lambda: _make(sim, kind, rng))
 
+        def returns() -> None:
+            if not sim.ending and app.batch in (None, before):
+                sim.world.after(0.1, returns)
+            else:
+                sim.start(other)
+
         sim.world.listeners.append(reached)
-        other = rng.choice(others)
-        if other.name not in sim.next:
-            sim.fault("query-stopped", other.name, clean=True)
-            sim.rest_s[other.name] = rng.choice((0.5, 3.0))
-            other.drain()
+        sim.fault("query-stopped", other.name, clean=True)
+        sim.next[other.name] = returns
+        other.drain()
 
     return run
 
