@@ -66,8 +66,8 @@ class Documented:
 
     @property
     def recreated(self) -> bool:
-        """Whether a topic was replaced."""
-        return any(kind.startswith("topic-") for kind in self.kinds)
+        """Whether a topic was deleted."""
+        return any(life.deleted_at is not None for life in self.sim.cluster.lives)
 
     def has_read_another(self, commit: Commit, topic_id: str) -> bool:
         """Return whether the query of a commit had planned a batch of a topic of this name with another id before."""
