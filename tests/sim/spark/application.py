@@ -161,7 +161,7 @@ class Application:
         process.hiccup = self.settings.hiccup
         self._started_at = self.world.now
         self._interrupted = self._asked_to_drain = False
-        self.session, self.begun = None, None
+        self.session = None
         self.world.say("rig", f"starts {self.name}, run {self.run}")
         self.world.spawn(process, self._main, "main")
 
@@ -262,7 +262,7 @@ class Application:
             for twin in twins:
                 twin.join(60.0)
             for source in self.sources:
-                source._check_answer(self.begun)
+                source._check_answer()
         except ProcessDied:
             return
         except Exception:  # noqa: BLE001 - a defect of the product, or of this simulation: a finding either way
@@ -275,25 +275,26 @@ class Application:
     def _begin(self, leader: Application) -> Source:
         """Begin a run of this source of a query."""
         self.process, self.run, self.fails_on_data_loss = leader.process, leader.run, leader.fails_on_data_loss
-        self.session = self._make()
+        self.begun, self.session = None, self._make()
         return Source(self, self.session, SourceOffset.initial(self._lineage()))
 
-    def _check_answer(self, begun: int | None) -> None:
+    def _check_answer(self) -> None:
         """Compare the member's answer to a stop, if it is that nothing is repeated, with what the group has."""
-        entry = None if begun is None else self.checkpoint.entries.get(begun)
+        entry = None if self.begun is None else self.checkpoint.entries.get(self.begun)
         if entry is None or self._member is None or not (self._member.join(0.0) and self._member.left_clean):
             # One that has not left within the time answers nothing.
             return
         self.world.saw("a stop answers that nothing is repeated")
         end = parse_offset(entry.end)
-        wrong = "" if entry.completed_at is not None else f"batch {begun} is not complete"
+        is_open = entry.completed_at is None and any(map(len, end.ranges))
+        wrong = f"batch {self.begun} is not complete" if is_open else ""
         for item in end.ranges if not wrong else ():
             topic = self.cluster.topics.get(item.partition.topic)
             if len(item) and topic is not None and same_topic(topic.id, end.topic_id(topic.name)):
                 held = self.coordinator.offsets.get(item.partition, GroupOffset(None))
                 # Another program may have moved it since: its metadata is empty.
                 if (held.offset or 0) < item.end and held.metadata:
-                    wrong = f"batch {begun} has {item}, and the group is at {held.offset}"
+                    wrong = f"batch {self.begun} has {item}, and the group is at {held.offset}"
         if wrong:
             self.answers.append(f"{self.name} answers that nothing is repeated, but {wrong}")
 

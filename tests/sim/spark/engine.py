@@ -216,7 +216,9 @@ class MicroBatchExecution:
         new = [index for index, end in enumerate(at.available) if end != at.committed[index]]
         found = [self._tasks(index, at) for index in new]
         began = world.now
-        app.batch = app.begun = number
+        app.batch = number
+        for index in new:
+            self._sources[index].app.begun = number
         try:
             seconds = app.batch_s()
             world.say(app.name, f"runs batch {number}.{attempt} for {seconds:.2f} s")
