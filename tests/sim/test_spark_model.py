@@ -1,0 +1,69 @@
+"""Spark's first batch, queries with two sources, and what users do rarely: by scripts, and that seeds draw it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.sim.explore import _RARER, plan_of
+from tests.sim.kafka.settings import PROTOCOLS
+from tests.sim.script import Script
+
+
+def _script(protocol: str, **settings: object) -> Script:
+    return Script(protocol=protocol, heartbeat_s=1.0, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("spark", ["4.2", "4.0"])
+def test_a_new_query_without_a_record_runs_an_empty_batch(protocol: str, spark: str) -> None:
+    script = _script(protocol, spark=spark, starting="latest", has_state=True)
+    script.on(15.0, script.writes(5))
+    assert script.judged() == []
+    first, second, *_ = script.app("q1").batches
+    assert (first.batch, first.rows, second.batch) == (0, (), 1)
+    assert script.app("q1").checkpoint.has_state
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("spark", ["4.2", "4.0"])
+def test_an_empty_batch_that_was_interrupted_runs_again(protocol: str, spark: str) -> None:
+    """1. q1 runs its empty first batch, and is killed. 2. Records come. 3. It starts, with another lineage."""
+    script = _script(protocol, spark=spark, batch_s=(5.0, 5.0))
+    script.when(lambda: script.app("q1").batch is not None, script.kills("q1", rest_s=2.0), script.writes(5))
+    script.on(20.0, lambda: script.batches_take(0.1))
+    assert script.judged() == []
+    assert [batch.attempt for batch in script.app("q1").batches if batch.batch == 0] == [2]
+    assert script.rows("q1") == list(range(5))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_batches_of_two_sources_are_complete_together(protocol: str) -> None:
+    """1. Both sources read. 2. Records of one partition come: only its source has a batch."""
+    script = _script(protocol, two_sources=True)
+    script.on(12.0, script.writes(10))
+    script.on(20.0, script.writes(5, number=0))
+    assert script.judged() == []
+    first, second = script.app("q1").sources
+    assert first.checkpoint.entries.keys() == second.checkpoint.entries.keys()
+    assert {batch.batch for batch in first.batches} != {batch.batch for batch in second.batches}
+    rows = {
+        name: {row[2] for batch in one.batches for row in batch.rows} for name, one in (("a", first), ("b", second))
+    }
+    assert sorted(rows.values()) == [{0}, {1}]
+
+
+def test_seeds_draw_what_users_do_rarely_and_half_of_them_nothing_of_it() -> None:
+    drawn: Counter[str] = Counter()
+    for seed in range(1, 1001):
+        plan = plan_of(seed)
+        configuration, query = plan.configuration, plan.configuration.query
+        found = {planned.kind for planned in plan.faults} & _RARER.keys()
+        found |= {"pattern"} if configuration.pattern else set()
+        found |= {"state"} if configuration.stateful else set()
+        found |= {name for name in ("two_sources", "min_rows", "max_bytes") if getattr(query, name)}
+        drawn.update(found or {"nothing"})
+    assert drawn.keys() == {*_RARER, "pattern", "state", "two_sources", "min_rows", "max_bytes", "nothing"}
+    assert min(drawn.values()) >= 20, drawn
+    assert drawn["nothing"] >= 400, drawn
