@@ -54,6 +54,20 @@ def test_the_batches_of_two_sources_are_complete_together(protocol: str) -> None
     assert sorted(rows.values()) == [{0}, {1}]
 
 
+@pytest.mark.parametrize("protocol", ["eager", "cooperative"])
+def test_a_static_member_gets_a_new_topic_with_the_next_rebalance(protocol: str) -> None:
+    """docs/explanation/limits.md: 1. q1 stops. 2. refunds is created. 3. q1 starts. 4. q2 joins."""
+    script = _script(protocol, queries=2, instance_ids=True, pattern="orders|refunds", rebalance_s=30.0, length_s=60.0)
+    script.on(5.0, script.drains("q1", rest_s=2.0))
+    script.on(6.0, lambda: script.create_topic("refunds", 2))
+    script.on(8.0, lambda: script.cluster.produce("refunds", 0, 3))
+    read_before: list[int] = []
+    script.on(35.0, lambda: read_before.extend(script.rows("q1", "refunds")), script.starts("q2"))
+    assert script.judged() == []
+    assert read_before == []
+    assert script.rows("q1", "refunds") + script.rows("q2", "refunds") == [0, 1, 2]
+
+
 def test_seeds_draw_what_users_do_rarely_and_half_of_them_nothing_of_it() -> None:
     drawn: Counter[str] = Counter()
     for seed in range(1, 1001):
