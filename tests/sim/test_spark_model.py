@@ -6,9 +6,11 @@ from collections import Counter
 
 import pytest
 
+from spark_groupsource.errors import NO_ASSIGNMENT
 from tests.sim.explore import _RARER, plan_of
 from tests.sim.kafka.settings import PROTOCOLS
 from tests.sim.script import Script
+from tests.sim.spark.engine import Trigger
 
 
 def _script(protocol: str, **settings: object) -> Script:
@@ -52,6 +54,17 @@ def test_the_batches_of_two_sources_are_complete_together(protocol: str) -> None
         name: {row[2] for batch in one.batches for row in batch.rows} for name, one in (("a", first), ("b", second))
     }
     assert sorted(rows.values()) == [{0}, {1}]
+
+
+@pytest.mark.parametrize("protocol", ["eager", "kip848"])
+def test_two_sources_in_one_group_wait_for_each_other(protocol: str) -> None:
+    """docs/explanation/limits.md: 1. The first source has planned. 2. The second one gets nothing before that ends."""
+    script = _script(protocol, two_sources=True, rebalance_s=300.0, drain_s=240.0, length_s=200.0)
+    script.app("q1").trigger = Trigger.AVAILABLE_NOW
+    for moment in range(0, 190, 5):
+        script.on(float(moment), script.writes(2))
+    script.run()
+    assert any(NO_ASSIGNMENT.id in error for error in script.app("q1").errors)
 
 
 @pytest.mark.parametrize("protocol", ["eager", "cooperative"])
