@@ -185,8 +185,10 @@ class StartPositions:
         if not self._recreated.confirmed(recreated | taken.keys(), ids):
             return False
         ends = start.ends()
-        read = {p: _furthest(group[p], ends.get(p)) for p in recreated}
-        self._losses.report_recreated(read, described, {p for p in recreated if _has_offset(group[p])})
+        # R83: this query has read the recreated topic on, and has reported then what it lost
+        lost = {decision.partition for decision in decisions if decision.recreated and decision.offset is None}
+        read = {p: _furthest(group[p], ends.get(p)) for p in lost}
+        self._losses.report_recreated(read, described, {p for p in lost if _has_offset(group[p])})
         self._losses.report_recreated(taken, described, taken=True)
         return not self._recreated.assigned_before(recreated | taken.keys(), ids)
 
@@ -392,7 +394,10 @@ class StartPositions:
         overwritten = metadata is None and group is not None and group.offset is not None
         if overwritten and known is not None and same_topic(known.topic_id, info.topic_id):
             return known.pin
-        if decision.basis is Basis.LINEAGE and group is not None and group.offset is not None:
+        if decision.recreated:
+            # R83: also where this query has read it on
+            position = 0
+        elif decision.basis is Basis.LINEAGE and group is not None and group.offset is not None:
             # The query began there: the batch that ran again has followed the other program.
             position = group.offset
         if self._options.starting.is_earliest:

@@ -114,17 +114,24 @@ def decide_start(takeover: Takeover, without_offset: Basis) -> StartDecision:
     1. A batch [100, 200) fails. Another program moves the group to 151.
     2. Spark runs the batch again, and the query reads [151, 200). By the group's offset it would do so once more.
 
+    Guards against (a late commit for a deleted topic, rule R83):
+    1. A query reads [0, 5) of a recreated topic, commits 5 and stops.
+    2. A batch of the deleted topic ends, and its late commit replaces the 5.
+    3. The query starts again. Its checkpoint has the 5. From the topic's beginning it would read [0, 5) twice.
+
     A partition created after the group's start begins at 0, even if its log now begins later: records that retention
     has deleted meanwhile are lost (promise P8), as in Spark's own source.
     """
     partition, metadata, group = takeover.partition, takeover.group_metadata, takeover.group_offset
     other_topic = not same_topic(metadata.topic_id, takeover.topic_id) if metadata else takeover.recreated
+    # R46: the checkpoint's end is from before the reset
+    own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
     # R35: an offset of a deleted topic of the same name
     if other_topic:
         # By name alone, the offset of the deleted topic would be used for the new one and skip its records.
-        return StartDecision(partition, Basis.FIRST_OFFSET, None, recreated=True)
-    # R46: the checkpoint's end is from before the reset
-    own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
+        # R83: the checkpoint's end is of the recreated topic
+        basis = Basis.FIRST_OFFSET if own is None else Basis.LINEAGE
+        return StartDecision(partition, basis, own, recreated=True)
     if group is None:
         return StartDecision(partition, without_offset if own is None else Basis.LINEAGE, own)
     others = read_by_others(partition, own, group, metadata)

@@ -192,6 +192,25 @@ def test_p8_a_partition_that_has_come_back_and_was_in_no_batch_since(protocol: s
     assert ("orders", 1, 10) in _reported(script, "q1")
 
 
+@pytest.mark.rule("R83")
+def test_f10_a_late_commit_of_a_deleted_topic_repeats_nothing_of_a_checkpoint() -> None:
+    """1. q1 drains, because q2 has joined; the topic is recreated. 2. q2 reads orders-1 of the new one, and stops.
+    3. q1's batch of the deleted topic ends: its commit replaces q2's. 4. q2 starts."""
+    script = Script(queries=2, protocol="kip848", heartbeat_s=1.0, drain_s=30.0, length_s=60.0)
+    script.on(3.0, lambda: script.batches_take(14.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.when(lambda: script.world.coverage["event revoking"] > 0, script.recreates(after_s=0.002))
+    script.on(6.0, script.writes(5))
+    script.on(13.0, script.drains("q2", rest_s=12.0))
+    script.on(14.0, script.drains("q1"))
+    script.on(15.0, lambda: script.batches_take(0.1))
+    script.on(30.0, script.writes(5))
+    late, *others = script.judged()
+    assert late.startswith("P5 orders-1: commit 10"), "limits.md, KIP-848 and a recreated topic"
+    assert others == []
+    assert script.rows("q2", number=1) == list(range(10))
+
+
 def test_f9_a_deleted_topic_takes_its_partitions_only() -> None:
     """1. q1 leads, and subscribes to orders only. 2. refunds, which q2 reads, is deleted. 3. More records come. q1
     does not join again, so q2 gets no other assignment."""

@@ -134,13 +134,23 @@ def test_what_is_committed_of_a_start_position(
     assert must_pin(decision, decision.offset or 0, GroupOffset(group, text)) is pins
 
 
-@pytest.mark.parametrize("own", [None, 40, 500])
 @pytest.mark.parametrize("writer", [MINE, THEIRS])
 @pytest.mark.rule("R35")
-def test_a_recreated_topic_starts_at_its_beginning(own: int | None, writer: str) -> None:
+def test_a_recreated_topic_starts_at_its_beginning(writer: str) -> None:
     """By name alone the offset of the deleted topic would skip the records of its successor."""
-    old = takeover(70, writer, own, written_for="the deleted topic's id")
+    old = takeover(70, writer, None, written_for="the deleted topic's id")
     assert decide_start(old, Basis.STARTING_POSITION) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
+
+
+@pytest.mark.parametrize("own", [40, 500])
+@pytest.mark.parametrize("writer", [MINE, THEIRS])
+@pytest.mark.rule("R83")
+def test_a_recreated_topic_goes_on_where_the_checkpoint_has_read_it(own: int, writer: str) -> None:
+    """A late commit for the deleted topic has replaced the group's offset. It is committed again."""
+    old = takeover(70, writer, own, written_for="the deleted topic's id")
+    decision = StartDecision(P0, Basis.LINEAGE, own, recreated=True)
+    assert decide_start(old, Basis.STARTING_POSITION) == decision
+    assert must_pin(decision, own, GroupOffset(70, ""))
 
 
 def test_a_recreated_topic_is_noticed_by_what_the_lineage_has_read() -> None:
