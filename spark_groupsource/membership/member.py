@@ -406,7 +406,15 @@ class Member:
         1. The main thread plans [0, 100) of a partition.
         2. The group revokes the partition. Nothing is in flight, so it is released at once.
         3. The next owner reads [0, 100). If the plan was fixed now, both would read it.
+
+        Guards against (a plan before a member joins again, rule R117):
+        1. Topics have changed during a drain. Nothing is in flight, and a commit has no answer.
+        2. The member waits for the answer before it closes its client. Meanwhile a plan is made.
+        3. A closing client waits for that batch without heartbeats. Its session expires, and the batch is repeated.
         """
+        if self._misses_rebalances:
+            # R117: not with a client that is about to close
+            return False
         view = self.machine.view()
         # R2: ownership has changed since the plan was made
         if self._stop.requested or not view.settled or view.assignment != assignment:

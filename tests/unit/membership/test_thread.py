@@ -808,6 +808,7 @@ def test_a_client_that_dropped_a_rebalance_is_kept_while_a_batch_is_in_flight() 
         bed.until("no callback is left", lambda _: bed.group.waiting == 0)
         bed.go_round(5)
         assert bed.group.named("close") == []
+        assert not bed.member.fix(flight(R0), bed.member.view().assignment), "another batch would be awaited, too"
         bed.member.complete(flight(R0).end)
         bed.until("another client", lambda _: len(bed.group.named("open")) == 2, step_s=0.1)
         assert committed(bed, 0) == 20
