@@ -69,6 +69,12 @@ class Documented:
         """Whether a topic was deleted."""
         return any(life.deleted_at is not None for life in self.sim.cluster.lives)
 
+    @property
+    def starts_at_latest(self) -> bool:
+        """Whether a query has had startingOffsets=latest."""
+        changed = (options.get("starting") for options in self.sim.changed.values())
+        return "latest" in (self.sim.configuration.starting, *changed)
+
     def has_read_another(self, commit: Commit, topic_id: str) -> bool:
         """Return whether the query of a commit had planned a batch of a topic of this name with another id before."""
         query = json.loads(commit.metadata)["l"].split("-")[0] if commit.metadata else ""
@@ -294,7 +300,7 @@ def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
     It was the first one to store a start there, or did so within three seconds.
     """
     partition = _partition(problem) if problem.startswith(("P1", "P4", "P5", "P8")) else None
-    if partition is None or not run.recreated or run.sim.configuration.starting != "latest":
+    if partition is None or not run.recreated or not run.starts_at_latest:
         return False
     for life in run.sim.cluster.lives:
         if life.name != partition[0] or life is run.sim.cluster.first(life.name):
