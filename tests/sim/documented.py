@@ -263,8 +263,10 @@ def _in_no_batch(run: Documented, problem: str) -> bool:
     partition = _partition(problem, f"(?:its topic was deleted with|{_NOT_REPORTED})")
     if partition is None:
         return False
-    deleted = {life.id for life in run.sim.cluster.lives if life.deleted_at is not None}
-    return not any(plan.partition == partition and plan.topic_id in deleted for plan in run.planned(kept=True))
+    lives = run.sim.cluster.lives
+    deleted = {life.id for life in lives if life.name == partition[0] and life.deleted_at is not None}
+    plans = (plan for plan in run.planned(kept=True) if plan.partition == partition and plan.topic_id in deleted)
+    return bool(deleted) and not any(plans)
 
 
 def _between_two_owners(run: Documented, problem: str) -> bool:
