@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from spark_groupsource import errors
 from spark_groupsource.model.offsets import TopicPartition
@@ -207,6 +208,17 @@ def _late_commit_by_name(run: Documented, problem: str) -> bool:
     )
 
 
+def _begins_again_after_a_late_commit(run: Documented, problem: str) -> bool:
+    """Whether the next commit after a late one by name is that of a start at 0 in the recreated topic."""
+    partition = _partition(problem) if problem.startswith("P6") else None
+    deleted = {life.id: life.deleted_at for life in run.sim.cluster.lives if life.deleted_at is not None}
+    commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == partition and c.metadata]
+    return any(
+        deleted.get(json.loads(late.metadata)["t"], math.inf) < late.at and after.offset == 0 and _is_start(after)
+        for late, after in pairwise(commits)
+    )
+
+
 def _deadline_of_a_stop(run: Documented, problem: str) -> bool:
     """Whether the earlier batch ended after drainTimeoutMs had passed since its query was asked to stop."""
     found = _BATCH.search(problem) if problem.startswith("P6") and "with nothing unclean between" in problem else None
@@ -400,6 +412,8 @@ _EXCEPTIONS = (
     _Exception("P6: joined again for new partitions", _joined_again_for_new_partitions),
     # limits.md, "KIP-848 and a recreated topic": the commit of a batch of a deleted topic, by name.
     _Exception("P5: a late commit by name", _late_commit_by_name),
+    # limits.md, there: its owner stops before it has committed its own offset again.
+    _Exception("P6: begins again after a late commit by name", _begins_again_after_a_late_commit),
     # limits.md, "KIP-848": an assignment that the client has not applied when it connects again.
     _Exception("P5: taken without being asked", _taken_unasked),
     # Rule R29: an older commit that is read late is committed over within two seconds.
