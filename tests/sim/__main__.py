@@ -85,6 +85,7 @@ def show(outcome: Outcome) -> None:
     )
     print(f"    {configuration.group}\n    {configuration.query}")
     print(f"    starting={configuration.starting} drain={configuration.drain_timeout_s} adversary={plan.adversary}")
+    print(f"    pattern={configuration.pattern} stateful={configuration.stateful} ({configuration.on_shared_state})")
     for planned in plan.faults:
         print(f"    {planned}")
     print("\n".join(outcome.trace))

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from spark_groupsource import errors
 from spark_groupsource.model.offsets import TopicPartition
@@ -18,7 +19,6 @@ from tests.faults.history import Commit, Completed
 from tests.sim.faults import Planned
 from tests.sim.simulation import Simulation
 from tests.sim.spark.checkpoint import Store
-from tests.sim.world import BEGIN_S
 
 _SILENCE = {
     "network-cut", "coordinator-killed", "reader-paused", "app-paused", "machine-suspended", "answers-slow",
@@ -67,8 +67,14 @@ class Documented:
 
     @property
     def recreated(self) -> bool:
-        """Whether a topic was replaced."""
-        return any(kind.startswith("topic-") for kind in self.kinds)
+        """Whether a topic was deleted."""
+        return any(life.deleted_at is not None for life in self.sim.cluster.lives)
+
+    @property
+    def starts_at_latest(self) -> bool:
+        """Whether a query has had startingOffsets=latest."""
+        changed = (options.get("starting") for options in self.sim.changed.values())
+        return "latest" in (self.sim.configuration.starting, *changed)
 
     def has_read_another(self, commit: Commit, topic_id: str) -> bool:
         """Return whether the query of a commit had planned a batch of a topic of this name with another id before."""
@@ -114,7 +120,7 @@ class Documented:
 
     def planned(self, *, kept: bool = False) -> Iterator[_Planned]:
         """Yield what the queries have planned, range by range; with `kept` without lost or replaced checkpoints."""
-        for app in self.sim.apps:
+        for app in self.sim.sources:
             for one in app.completed():
                 if kept and one.checkpoint != app.checkpoint.life:
                     continue
@@ -154,7 +160,7 @@ def _batches_without_commits(run: Documented, problem: str) -> bool:
     if not found:
         return False
     numbers, (_, checkpoint, lineage) = sorted(int(number) for number, *_ in found), found[0]
-    batches = [one for app in run.sim.apps for one in app.completed() if one.checkpoint == checkpoint]
+    batches = [one for app in run.sim.sources for one in app.completed() if one.checkpoint == checkpoint]
     last = next(one for one in batches if one.batch == numbers[-1])
     longest_s = run.sim.configuration.group.session_s + _ZOMBIE_MARGIN_S
     # The end that was not accepted may be that of another partition of the query.
@@ -202,12 +208,23 @@ def _late_commit_by_name(run: Documented, problem: str) -> bool:
     )
 
 
+def _begins_again_after_a_late_commit(run: Documented, problem: str) -> bool:
+    """Whether the next commit after a late one by name is that of a start at 0 in the recreated topic."""
+    partition = _partition(problem) if problem.startswith("P6") else None
+    deleted = {life.id: life.deleted_at for life in run.sim.cluster.lives if life.deleted_at is not None}
+    commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == partition and c.metadata]
+    return any(
+        deleted.get(json.loads(late.metadata)["t"], math.inf) < late.at and after.offset == 0 and _is_start(after)
+        for late, after in pairwise(commits)
+    )
+
+
 def _deadline_of_a_stop(run: Documented, problem: str) -> bool:
     """Whether the earlier batch ended after drainTimeoutMs had passed since its query was asked to stop."""
     found = _BATCH.search(problem) if problem.startswith("P6") and "with nothing unclean between" in problem else None
     if found is None:
         return False
-    batches = [(app, one) for app in run.sim.apps for one in app.completed() if one.checkpoint == found[2]]
+    batches = [(app, one) for app in run.sim.sources for one in app.completed() if one.checkpoint == found[2]]
     app, batch = next((app, one) for app, one in batches if one.batch == int(found[1]))
     drain_s = run.sim.configuration.drain_timeout_s
     return any(
@@ -225,8 +242,7 @@ def _joined_again_for_new_partitions(run: Documented, problem: str) -> bool:
     if len(found) != 2 or run.sim.configuration.group.protocol == "kip848":
         return False
     first, second = map(float, found)
-    added = (BEGIN_S + planned.at_s for planned in run.faults if planned.kind == "partitions-added")
-    return any(first - _REFRESH_S <= at <= second for at in added)
+    return any(first - _REFRESH_S <= at <= second for at in run.sim.grown_at)
 
 
 def _older_commit_read_late(run: Documented, problem: str) -> bool:
@@ -249,7 +265,7 @@ def _taken_unasked(run: Documented, problem: str) -> bool:
         return False
     partition, at, query = TopicPartition(found[1], int(found[2])), float(found[3]), found[4]
     records = [r for r in run.sim.group.records if r.query == query and r.at <= at]
-    app = next(app for app in run.sim.apps if app.name == query)
+    app = next(app for app in run.sim.sources if app.name == query)
     held = any(watch.held(partition, at) for watch in app.watches)
     return held and bool(records) and records[-1].event == "owns" and tuple(partition) not in records[-1].partitions
 
@@ -259,8 +275,10 @@ def _in_no_batch(run: Documented, problem: str) -> bool:
     partition = _partition(problem, f"(?:its topic was deleted with|{_NOT_REPORTED})")
     if partition is None:
         return False
-    deleted = {life.id for life in run.sim.cluster.lives if life.deleted_at is not None}
-    return not any(plan.partition == partition and plan.topic_id in deleted for plan in run.planned(kept=True))
+    lives = run.sim.cluster.lives
+    deleted = {life.id for life in lives if life.name == partition[0] and life.deleted_at is not None}
+    plans = (plan for plan in run.planned(kept=True) if plan.partition == partition and plan.topic_id in deleted)
+    return bool(deleted) and not any(plans)
 
 
 def _between_two_owners(run: Documented, problem: str) -> bool:
@@ -285,9 +303,9 @@ def _end_not_known(run: Documented, problem: str) -> bool:
         return False
     ends = [life.deleted_at for life in run.sim.cluster.lives if life.name == partition[0] and life.deleted_at]
     reported = any(
-        event.event == "data_lost" and partition in event.partitions for app in run.sim.apps for event in app.events
+        event.event == "data_lost" and partition in event.partitions for app in run.sim.sources for event in app.events
     )
-    return reported and any(one.started_at > end for end in ends for app in run.sim.apps for one in app.runs)
+    return reported and any(one.started_at > end for end in ends for app in run.sim.sources for one in app.runs)
 
 
 def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
@@ -296,7 +314,7 @@ def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
     It was the first one to store a start there, or did so within three seconds.
     """
     partition = _partition(problem) if problem.startswith(("P1", "P4", "P5", "P8")) else None
-    if partition is None or not run.recreated or run.sim.configuration.starting != "latest":
+    if partition is None or not run.recreated or not run.starts_at_latest:
         return False
     for life in run.sim.cluster.lives:
         if life.name != partition[0] or life is run.sim.cluster.first(life.name):
@@ -332,10 +350,10 @@ def _read_by_others(run: Documented, problem: str) -> bool:
     if found is None or not run.recreated:
         return False
     name, number, reporter, start, end = found[1], int(found[2]), found[3], int(found[4]), int(found[5])
-    own = {app.checkpoint.life for app in run.sim.apps if app.name == reporter}
+    own = {app.checkpoint.life for app in run.sim.sources if app.name == reporter}
     return any(
         (row[1], row[2]) == (name, number) and start <= row[3] < end
-        for app in run.sim.apps
+        for app in run.sim.sources
         for batch in app.batches
         if batch.checkpoint not in own
         for row in batch.rows
@@ -375,6 +393,7 @@ def _error(run: Documented, problem: str) -> bool:
         errors.CLUSTER_REQUEST_FAILED.id: bool(jobs),
         errors.DATA_LOST.id: _has_lost(run, problem),
         errors.CHECKPOINT_BEHIND.id: "checkpoint-restored" in run.kinds,
+        errors.SHARED_STATE.id: run.sim.configuration.stateful > 0,
         # A static member is fenced by its own former run, whose request was on a connection that was cut.
         "FENCED_INSTANCE_ID": run.sim.configuration.query.instance_ids and bool(_SILENCE & run.kinds),
         "TaskFailed": _has_lost(run, problem),
@@ -393,6 +412,8 @@ _EXCEPTIONS = (
     _Exception("P6: joined again for new partitions", _joined_again_for_new_partitions),
     # limits.md, "KIP-848 and a recreated topic": the commit of a batch of a deleted topic, by name.
     _Exception("P5: a late commit by name", _late_commit_by_name),
+    # limits.md, there: its owner stops before it has committed its own offset again.
+    _Exception("P6: begins again after a late commit by name", _begins_again_after_a_late_commit),
     # limits.md, "KIP-848": an assignment that the client has not applied when it connects again.
     _Exception("P5: taken without being asked", _taken_unasked),
     # Rule R29: an older commit that is read late is committed over within two seconds.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -22,6 +22,11 @@ _UNCLEAN = (
     "checkpoint-hangs", "hiccups",
 )  # fmt: skip
 _TOPICS = ("partitions-added", "records-deleted", "topic-recreated", "topic-deleted-for-long")
+# Drawn by a generator of their own, each with its chance.
+_RARER = {
+    "partitions-added-in-drain": 0.08, "topic-recreated-in-drain": 0.04, "topic-deleted-in-drain": 0.04,
+    "options-changed": 0.12, "topic-comes": 0.06,
+}  # fmt: skip
 _CHECKPOINTS = ("checkpoint-lost", "checkpoint-restored", "commit-entry-lost", "group-rewound")
 
 
@@ -62,11 +67,51 @@ def plan_of(seed: int, protocol: str = "") -> Plan:
     if rng.random() < 0.15:
         kinds.append(rng.choice(_CHECKPOINTS))
     configuration = _configuration(rng, group)
-    faults = tuple(
-        Planned(rng.uniform(3.0, configuration.length_s), kind, rng.getrandbits(32)) for kind in _apart(kinds)
-    )
+    faults = _planned(rng, configuration, _apart(kinds))
     adversary = rng.choice((0.0, 0.0, 0.02, 0.1))
-    return Plan(seed, configuration, tuple(sorted(faults, key=lambda one: one.at_s)), adversary)
+    # What users do more rarely is drawn by another generator: a seed without it means the same run as without these.
+    rarer = Random(seed * 104729 + 7)
+    more = [kind for kind, chance in _RARER.items() if rarer.random() < chance]
+    configuration = _rarer(rarer, configuration, more)
+    every = (*faults, *_planned(rarer, configuration, more))
+    apart = _apart([planned.kind for planned in every])
+    # What is done to a checkpoint is of queries with one source.
+    apart = [kind for kind in apart if not (configuration.query.two_sources and kind in _CHECKPOINTS)]
+    kept = (planned for planned in every if planned.kind in apart)
+    return Plan(seed, configuration, tuple(sorted(kept, key=lambda one: one.at_s)), adversary)
+
+
+def _planned(rng: Random, configuration: Configuration, kinds: Sequence[str]) -> tuple[Planned, ...]:
+    length_s = configuration.length_s
+    # What takes long begins early.
+    latest_s = {kind: length_s / 3 if kind.endswith("-in-drain") else length_s for kind in kinds}
+    return tuple(Planned(rng.uniform(3.0, latest_s[kind]), kind, rng.getrandbits(32)) for kind in kinds)
+
+
+def _rarer(rng: Random, configuration: Configuration, kinds: Sequence[str]) -> Configuration:
+    """Draw options that users set more rarely, and what the kinds of faults need."""
+    if any(kind.endswith("-in-drain") for kind in kinds):
+        # A drain that lasts until the clients have new metadata, and somebody for whom the member drains.
+        group, queries = replace(configuration.group, joins_in_callback=True), max(2, configuration.queries)
+        configuration = replace(configuration, group=group, queries=queries, drain_s=None, max_batch_s=None)
+        topics = (("orders", 4), *configuration.topics[1:])
+        configuration = replace(configuration, topics=topics, length_s=max(40.0, configuration.length_s))
+    query = configuration.query
+    if rng.random() < 0.08:
+        # At most as many as maxOffsetsPerTrigger.
+        query = replace(query, min_rows=rng.choice((2, 5)), max_delay_s=rng.choice((1.0, 5.0, 15.0)))
+    if rng.random() < 0.08:
+        # The simulated records have 100 bytes.
+        query = replace(query, max_bytes=rng.choice((50, 500, 2000)))
+    two_sources = rng.random() < 0.08
+    stateful = rng.choice((1, 3)) if rng.random() < 0.12 and not two_sources else 0
+    return replace(
+        configuration,
+        query=replace(query, two_sources=two_sources),
+        pattern="orders|refunds|extra" if "topic-comes" in kinds or rng.random() < 0.06 else None,
+        stateful=stateful,
+        on_shared_state=rng.choice((None, "warn", "allow")) if stateful else None,
+    )
 
 
 def _apart(kinds: list[str]) -> list[str]:
@@ -218,4 +263,4 @@ def simulate_many(seeds: range, protocol: str = "") -> list[Outcome]:
     return found
 
 
-assert {*_MEMBERS, *_UNCLEAN, *_TOPICS, *_CHECKPOINTS} == KINDS.keys()
+assert {*_MEMBERS, *_UNCLEAN, *_TOPICS, *_CHECKPOINTS, *_RARER} == KINDS.keys()

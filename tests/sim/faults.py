@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from spark_groupsource.model.offsets import TopicPartition
 from tests.sim.simulation import Simulation
@@ -112,6 +113,27 @@ def _with_trigger(trigger: Trigger) -> Callable[[Simulation, Random], None]:
         app.drain()
 
     return run
+
+
+def _change_options(sim: Simulation, rng: Random) -> None:
+    """Stop a query, and start it with other options. A topic that it leaves out is subscribed to again later."""
+    app, configuration = _victim(sim, rng), sim.configuration
+    if app is None:
+        return
+    changed: dict[str, Any] = {"on_shared_state": rng.choice(("fail", "warn", "allow"))}
+    app.settings.max_rows = rng.choice((None, 5, 20))
+    partitions = [TopicPartition(t.name, n) for t in sim.cluster.topics.values() for n in range(len(t.logs))]
+    if rng.random() < 0.5 and all(partition in sim.group.offsets for partition in partitions):
+        # Else it counts for the partitions that have no start yet.
+        changed["starting"] = "earliest" if configuration.starting == "latest" else "latest"
+    if rng.random() < 0.7 and configuration.pattern is None and len(configuration.topics) > 1:
+        changed["topics"] = (rng.choice(configuration.topics),)
+        sim.world.after(rng.uniform(5.0, 15.0), sim.subscribe_all)
+    sim.changed[app.name] = changed
+    sim.allows_shared_state.discard(app.name)
+    sim.fault("query-stopped", app.name, clean=True)
+    sim.rest_s[app.name] = rng.choice(_SOON)
+    app.drain()
 
 
 def _slow_batches(sim: Simulation, rng: Random) -> None:
@@ -263,6 +285,60 @@ def _recreate(shortest_s: float, longest_s: float) -> Callable[[Simulation, Rand
     return run
 
 
+def _topic_comes(sim: Simulation, rng: Random) -> None:
+    """A topic appears that the pattern matches. It may vanish, and come back."""
+    if sim.configuration.pattern is None:
+        return
+    count = rng.randint(1, 3)
+    sim.create_topic("extra", count)
+    life_s, pause_s = rng.uniform(6.0, 20.0), rng.uniform(0.05, 10.0)
+
+    def vanish(*, returns: bool) -> None:
+        if not sim.ending:
+            sim.fault("topic-recreated", "", 12.0)
+            sim.delete_topic("extra")
+            if returns:
+                sim.world.after(pause_s, lambda: sim.create_topic("extra", count))
+
+    if rng.random() < 0.7:
+        returns = rng.random() < 0.5
+        sim.world.after(life_s, lambda: vanish(returns=returns))
+
+
+def _in_drain(kind: str) -> Callable[[Simulation, Random], None]:
+    def run(sim: Simulation, rng: Random) -> None:
+        """Let another query go, and come back in a long batch of this one; make a fault while the batch drains."""
+        app = _victim(sim, rng)
+        other = next((other for other in sim.apps if other is not app and other.session is not None), None)
+        if app is None or other is None or other.name in sim.next:
+            sim.world.after(1.0, lambda: None if sim.ending else run(sim, rng))
+            return
+        usual, seconds, late_s = app.settings.batch_s, rng.uniform(8.0, 15.0), rng.choice((0.0, 0.5, 2.0))
+        app.settings.batch_s = (seconds, seconds)
+        sim.world.after(25.0, lambda: setattr(app.settings, "batch_s", usual))
+        before = app.batch
+
+        def reached(moment: str) -> None:
+            client = app.client
+            if moment == "revoked" and app.batch is not None and client is not None and client.running == moment:
+                sim.world.listeners.remove(reached)
+                sim.world.saw(f"{kind} in a drain")
+                sim.world.after(late_s, lambda: _make(sim, kind, rng))
+
+        def returns() -> None:
+            if not sim.ending and app.batch in (None, before):
+                sim.world.after(0.1, returns)
+            else:
+                sim.start(other)
+
+        sim.world.listeners.append(reached)
+        sim.fault("query-stopped", other.name, clean=True)
+        sim.next[other.name] = returns
+        other.drain()
+
+    return run
+
+
 # --- checkpoints
 
 
@@ -374,6 +450,11 @@ KINDS: dict[str, Callable[[Simulation, Random], None]] = {
     "records-deleted": _delete_records,
     "topic-recreated": _recreate(0.05, 1.0),
     "topic-deleted-for-long": _recreate(4.0, 12.0),
+    "topic-comes": _topic_comes,
+    "partitions-added-in-drain": _in_drain("partitions-added"),
+    "topic-recreated-in-drain": _in_drain("topic-recreated"),
+    "topic-deleted-in-drain": _in_drain("topic-deleted-for-long"),
+    "options-changed": _change_options,
     "checkpoint-lost": _lose_checkpoint,
     "checkpoint-restored": _restore_checkpoint,
     "commit-entry-lost": _lose_commit_entry,

@@ -57,6 +57,8 @@ class Configuration:
     max_batch_s: float | None = None
     on_conflict: str | None = None
     on_shared_state: str | None = None
+    # So many queries, the first ones, have a window, a join of streams or dropDuplicates.
+    stateful: int = 0
     # Subscribe by this pattern, instead of by the topics' names.
     pattern: str | None = None
     # For how long brokers' metadata may lag behind, for how long the rig acts, and how often idle loops of the product
@@ -88,6 +90,7 @@ def options_of(
         "startingOffsets": configuration.starting,
         "failOnDataLoss": str(fail_on_data_loss).lower(),
         "kafka.max.poll.interval.ms": _ms(group.rebalance_s),
+        "maxTriggerDelay": f"{_ms(configuration.query.max_delay_s)}ms",
     }
     if configuration.pattern is None:
         raw["subscribe"] = ",".join(name for name, _ in configuration.topics)
@@ -138,7 +141,11 @@ class Simulation:
         self._follows_group: set[str] = set()
         # Queries that start with onSharedState=allow from now on.
         self.allows_shared_state: set[str] = set()
+        # What is another option of a query from its next start on: fields of `Configuration`.
+        self.changed: dict[str, dict[str, Any]] = {}
         self.apps = [self._application(f"q{number + 1}") for number in range(configuration.queries)]
+        for app in self.apps[: configuration.stateful]:
+            app.settings.has_state = True
         # The quiet end has begun: everything is healed, nothing new happens.
         self.ending = False
         # What was not read and committed although everything was well, or did not stop.
@@ -147,33 +154,49 @@ class Simulation:
         self.next: dict[str, Callable[[], object]] = {}
         # Seconds from the end of an application to its next start.
         self.rest_s: dict[str, float] = {}
+        # When topics got partitions.
+        self.grown_at: list[float] = []
         # Topics are created or deleted in this run.
         self.topics_change = False
         self._over = False
         self._starts: dict[tuple[str, str, int], int] = {}
 
+    @property
+    def sources(self) -> tuple[Application, ...]:
+        """All sources of all queries. The judge takes each for a query."""
+        return tuple(source for app in self.apps for source in app.sources)
+
     def _application(self, name: str) -> Application:
-        configuration, settings = self.configuration, replace(self.configuration.query)
+        app = self._source(name, name, replace(self.configuration.query))
+        app.on_end = lambda how: self._app_ended(app, how)
+        if app.settings.two_sources:
+            app.twin = self._source(f"{name}b", name, app.settings)
+        return app
+
+    def _source(self, source: str, name: str, settings: QuerySettings) -> Application:
+        """Return a source of the query of this name."""
+        configuration = self.configuration
 
         def options(*, fail_on_data_loss: bool) -> SourceOptions:
-            instance = name if settings.instance_ids else ""
+            instance = source if settings.instance_ids else ""
             on_conflict = "group" if name in self._follows_group else configuration.on_conflict
             self._follows_group.discard(name)
-            on_shared_state = "allow" if name in self.allows_shared_state else configuration.on_shared_state
+            now = replace(configuration, **self.changed.get(name, {}))
+            if name in self.allows_shared_state:
+                now = replace(now, on_shared_state="allow")
             return options_of(
-                replace(configuration, on_shared_state=on_shared_state),
-                fail_on_data_loss=fail_on_data_loss, on_conflict=on_conflict, name=instance,
+                now, fail_on_data_loss=fail_on_data_loss, on_conflict=on_conflict, name=instance,
             )  # fmt: skip
 
-        app = Application(self.world, name, self.cluster, self.group, settings, options)
+        app = Application(self.world, source, self.cluster, self.group, settings, options)
         app.fails_on_data_loss = configuration.fail_on_data_loss
-        app.on_end = lambda how: self._app_ended(app, how)
         return app
 
     def _app_ended(self, app: Application, how: str) -> None:
         """Start an application again, as a supervisor does.
 
-        After a failure by data loss with failOnDataLoss=false, and by a restored checkpoint with one of its cures.
+        After a failure by data loss with failOnDataLoss=false, by shared state with onSharedState=allow, and by a
+        restored checkpoint with one of its cures.
         """
         if self._over:
             return
@@ -181,6 +204,8 @@ class Simulation:
             app.fails_on_data_loss = False
         if how == "failed" and errors.CHECKPOINT_BEHIND.id in app.errors[-1]:
             self._cure(app)
+        if how == "failed" and errors.SHARED_STATE.id in app.errors[-1] and self.configuration.stateful:
+            self.allows_shared_state.add(app.name)
         follow = self.next.pop(app.name, None)
         if follow is not None:
             follow()
@@ -212,7 +237,9 @@ class Simulation:
         now = self.world.now
         ended = now + seconds
         recovered = ended if clean else ended + self.configuration.group.session_s + 3.0
-        self.faults.append(Fault(len(self.faults) + 1, kind, target, now, ended, recovered, clean, details))
+        app = next((app for app in self.apps if app.name == target), None)
+        for name in [target] if app is None else [source.name for source in app.sources]:
+            self.faults.append(Fault(len(self.faults) + 1, kind, name, now, ended, recovered, clean, details))
         self.world.saw(f"fault {kind}")
         self.world.say("rig", f"fault {kind} {target} for {seconds:.1f} s {details or ''}")
 
@@ -231,6 +258,7 @@ class Simulation:
         topic = self.cluster.topics[name]
         if not any(commit.topic == name for commit in self.group.commits):
             self._starts |= {(name, topic.id, number): 0 for number in range(len(topic.logs), count)}
+        self.grown_at.append(self.world.now)
         self.cluster.grow(name, count)
 
     def delete_topic(self, name: str) -> None:
@@ -239,9 +267,18 @@ class Simulation:
         self.cluster.delete(name)
 
     def create_topic(self, name: str, count: int) -> None:
-        """Create a topic, also in the place of a deleted one."""
+        """Create a topic, also in the place of a deleted one. See `grow_topic`."""
         self.topics_change = True
-        self.cluster.create(name, count)
+        topic = self.cluster.create(name, count)
+        if not self.group.commits:
+            self._starts |= {(name, topic.id, number): 0 for number in range(count)}
+
+    def subscribe_all(self) -> None:
+        """Restart the queries that subscribe to fewer topics than the run has."""
+        for app in self.apps:
+            if self.changed.get(app.name, {}).pop("topics", None) is not None and app.session is not None:
+                self.fault("query-stopped", app.name, clean=True)
+                app.drain()
 
     def delete_records(self, name: str, number: int, to: int) -> None:
         """Remove the records of a partition below an offset."""
@@ -321,6 +358,7 @@ class Simulation:
         world.say("rig", "the quiet end begins")
         self.group.heal()
         self.cluster.down_until = self.cluster.slow_s = 0.0
+        self.subscribe_all()
         if self.configuration.produces:
             self.write()
         until, calm_since = world.now + limit_s, None
@@ -373,14 +411,14 @@ class Simulation:
             faults=tuple(self.faults),
             topics=self.cluster.topic_lives(),
             starts=tuple(self._start_of(*log, low) for log, low in self._starts.items()),
-            runs=tuple(run for app in self.apps for run in app.runs),
+            runs=tuple(run for app in self.sources for run in app.runs),
             group=tuple(self.group.records),
             produced=tuple(self.cluster.produced),
             log=self.cluster.logged(),
             commits=tuple(self.group.commits),
-            members=tuple(event for app in self.apps for event in app.events),
-            batches=tuple(sorted((batch for app in self.apps for batch in app.batches), key=lambda batch: batch.at)),
-            completed=tuple(one for app in self.apps for one in app.completed()),
+            members=tuple(event for app in self.sources for event in app.events),
+            batches=tuple(sorted((batch for app in self.sources for batch in app.batches), key=lambda batch: batch.at)),
+            completed=tuple(one for app in self.sources for one in app.completed()),
         )
 
     def _start_of(self, name: str, topic_id: str, number: int, low: int) -> Start:
@@ -406,7 +444,7 @@ class Simulation:
         found += [f"DOUBT {doubt}" for doubt in verdict.doubts]
         if self.stuck:
             found.append(f"STUCK {self.stuck}")
-        for app in self.apps:
+        for app in self.sources:
             found += [f"ERROR {app.name} {error}" for error in app.errors]
             found += [f"ANSWER {answer}" for answer in app.answers]
             found += [f"WATCH {problem}" for watch in app.watches for problem in watch.problems]

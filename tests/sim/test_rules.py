@@ -281,7 +281,7 @@ def test_p6_a_stop_commits_the_batch_that_has_just_ended() -> None:
     def ended() -> bool:
         return any(entry.completed_at for entry in q1.checkpoint.entries.values()) and q1.batch is None
 
-    script.when(ended, script.stops("q1"), script.starts("q2"), after_s=1.0)
+    script.when(ended, script.stops("q1"), script.starts("q2"), after_s=4.0)
     script.run()
     assert script.rows("q1") == list(range(10))
     assert script.rows("q2") == []

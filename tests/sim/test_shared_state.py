@@ -120,7 +120,7 @@ def test_an_accidental_start_does_not_kill_production(protocol: str) -> None:
     assert failures
     assert "lineage=q1-" in failures[0]
     assert "would lack" in failures[0]
-    assert script.app("q2").batches == []
+    assert script.rows("q2") == []
     assert _failures(script, "q1") == []
     assert [script.rows("q1", number=number) for number in (0, 1)] == [list(range(20))] * 2
 
@@ -131,7 +131,7 @@ def _is_refused(script: Script, name: str = "q2") -> None:
     failures = _failures(script, name)
     assert failures
     assert "would lack" in failures[0]
-    assert script.app(name).batches == []
+    assert not any(batch.rows for batch in script.app(name).batches)
     assert _failures(script, "q1") == []
 
 
@@ -226,7 +226,7 @@ def test_a_query_without_state_goes_on_where_one_with_state_is_the_newcomer() ->
 def test_the_first_batch_of_a_query_with_state_has_the_mark(store: Store) -> None:
     """1. q1 is planned, and Spark makes its state. 2. No more records come: the group has the first batch's commit."""
     script = _script(queries=1, store=store)
-    script.on(1.0, script.writes(10))
+    script.on(0.0, script.writes(10))
     script.on(4.0, lambda: None)
     script.run()
     assert script.app("q1").checkpoint.newest == 0
@@ -418,13 +418,15 @@ def test_a_store_that_answers_late_hides_no_gap(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(SimStateFolder, "exists", answers)
     script.on(26.0, lambda: script.rest_s.update(q1=1000.0))
-    script.on(1.0, script.writes(10))
+    script.on(0.0, script.writes(10))
     script.on(4.0, script.kills("q1", rest_s=20.0), script.starts("q2"))
     script.on(14.0, script.writes(5))
     script.on(20.0, script.drains("q2"))
     script.on(30.0, script.writes(5))
+    read: list[int] = []
+    script.on(45.0, lambda: read.extend(script.rows("q1")))
     script.run()
-    assert script.rows("q1") == list(range(10))
+    assert read == list(range(10))
     assert "orders-0 [10, 15) is complete" in _failures(script, "q1")[0]
 
 

@@ -22,7 +22,7 @@ from tests.sim.kafka.cluster_port import SimCluster
 from tests.sim.kafka.coordinator import Coordinator
 from tests.sim.kafka.logs import Cluster
 from tests.sim.spark.checkpoint import Checkpoint, SimBatchLog, SimStateFolder, Store
-from tests.sim.spark.engine import Interrupted, MicroBatchExecution, TaskFailed, Trigger
+from tests.sim.spark.engine import Interrupted, MicroBatchExecution, Source, TaskFailed, Trigger
 from tests.sim.watch import Watch
 from tests.sim.world import Process, ProcessDied, SimClock, SimRunner, Ticket, World
 
@@ -33,7 +33,11 @@ class QuerySettings:
 
     trigger_s: float = 0.5
     batch_s: tuple[float, float] = (0.02, 0.3)
+    # maxOffsetsPerTrigger, minOffsetsPerTrigger with maxTriggerDelay, maxBytesPerTrigger.
     max_rows: int | None = None
+    min_rows: int | None = None
+    max_delay_s: float = 900.0
+    max_bytes: int | None = None
     store: Store = Store.LOCAL
     # "4.2": with admission control; "4.0", "4.1": without.
     spark: str = "4.2"
@@ -44,6 +48,8 @@ class QuerySettings:
     instance_ids: bool = False
     # Whether the query has a window, a join of streams or dropDuplicates.
     has_state: bool = False
+    # Whether the query reads its topics with two sources, as a union of two frames does.
+    two_sources: bool = False
 
 
 class SimMetrics(MetricsLog):
@@ -89,6 +95,8 @@ class Application:
         self._options = options
         self.fails_on_data_loss = False
         self.trigger = Trigger.PROCESSING_TIME
+        # The other source of its query: it is started and stopped with this one, which leads.
+        self.twin: Application | None = None
         self.checkpoint = Checkpoint(f"{name}#1")
         self.lives = [self.checkpoint]
         self.process: Process | None = None
@@ -118,6 +126,11 @@ class Application:
         return f"Application({self.name}.{self.run})"
 
     @property
+    def sources(self) -> tuple[Application, ...]:
+        """This one, and its twin."""
+        return (self,) if self.twin is None else (self, self.twin)
+
+    @property
     def up(self) -> bool:
         """Whether it runs."""
         return self.process is not None
@@ -135,7 +148,8 @@ class Application:
 
     def is_drained(self) -> bool:
         """Whether the member has left after a request to stop."""
-        return self._asked_to_drain and self._member is not None and self._member.join(0.0)
+        members = [source._member for source in self.sources]
+        return self._asked_to_drain and all(member is not None and member.join(0.0) for member in members)
 
     # --- what the rig does
 
@@ -147,7 +161,7 @@ class Application:
         process.hiccup = self.settings.hiccup
         self._started_at = self.world.now
         self._interrupted = self._asked_to_drain = False
-        self.session, self.begun = None, None
+        self.session = None
         self.world.say("rig", f"starts {self.name}, run {self.run}")
         self.world.spawn(process, self._main, "main")
 
@@ -165,15 +179,19 @@ class Application:
         if self.session is not None:
             self.world.say("rig", f"asks {self.name} to stop" + self._in_batch())
             self._asked_to_drain = True
-            self.session.request_stop()
+            self._request_stop()
+
+    def _request_stop(self) -> None:
+        for source in self.sources:
+            if source.session is not None:
+                source.session.request_stop()
 
     def stop(self) -> None:
         """Stop the query at once (`query.stop()`): SIGTERM to the reader, an interrupt of Spark's thread."""
         if self.process is not None:
             self.world.say("rig", f"stops {self.name}" + self._in_batch())
             self._interrupted = True
-            if self.session is not None:
-                self.session.request_stop()
+            self._request_stop()
             if self._waits is not None:
                 self.world.wake_soon(self._waits)
 
@@ -195,9 +213,11 @@ class Application:
         return "" if self.batch is None else " in a batch"
 
     def _ended(self, how: str) -> None:
-        self.runs.append(QueryRun(self.name, self.run, self._started_at, self.world.now, how))
+        for source in self.sources:
+            source.runs.append(QueryRun(source.name, self.run, self._started_at, self.world.now, how))
+            source.process, source.session = None, None
         self.world.say("rig", f"{self.name} has ended: {how}")
-        self.process, self.session, self.batch = None, None, None
+        self.batch = None
         self.on_end(how)
 
     # --- the main thread: Spark's calls, and between them the JVM
@@ -225,9 +245,9 @@ class Application:
         how, process = "stopped", self.process
         try:
             self.world.sleep(self.world.rng.uniform(0.01, 0.5))
-            self.session = session = self._make()
+            sources = [source._begin(self) for source in self.sources]
             try:
-                MicroBatchExecution(self, session, SourceOffset.initial(self._lineage())).run()
+                MicroBatchExecution(self, sources).run()
                 how = "ended"
             except Interrupted:
                 pass
@@ -237,8 +257,12 @@ class Application:
                 self.errors.append(f"{type(error).__name__}: {error}{asked}")
                 self.world.say(self.name, f"the query fails: {error}")
             # PySpark's runner calls it at the end of its socket, and before it reports an error.
-            session.stop()
-            self._check_answer()
+            twins = [SimRunner(source.app.process).spawn(source.session.stop, "stop") for source in sources[1:]]
+            sources[0].session.stop()
+            for twin in twins:
+                twin.join(60.0)
+            for source in self.sources:
+                source._check_answer()
         except ProcessDied:
             return
         except Exception:  # noqa: BLE001 - a defect of the product, or of this simulation: a finding either way
@@ -248,6 +272,12 @@ class Application:
             self._ended(how)
             process.kill()
 
+    def _begin(self, leader: Application) -> Source:
+        """Begin a run of this source of a query."""
+        self.process, self.run, self.fails_on_data_loss = leader.process, leader.run, leader.fails_on_data_loss
+        self.begun, self.session = None, self._make()
+        return Source(self, self.session, SourceOffset.initial(self._lineage()))
+
     def _check_answer(self) -> None:
         """Compare the member's answer to a stop, if it is that nothing is repeated, with what the group has."""
         entry = None if self.begun is None else self.checkpoint.entries.get(self.begun)
@@ -256,7 +286,8 @@ class Application:
             return
         self.world.saw("a stop answers that nothing is repeated")
         end = parse_offset(entry.end)
-        wrong = "" if entry.completed_at is not None else f"batch {self.begun} is not complete"
+        is_open = entry.completed_at is None and any(map(len, end.ranges))
+        wrong = f"batch {self.begun} is not complete" if is_open else ""
         for item in end.ranges if not wrong else ():
             topic = self.cluster.topics.get(item.partition.topic)
             if len(item) and topic is not None and same_topic(topic.id, end.topic_id(topic.name)):
@@ -310,11 +341,12 @@ class Application:
     # --- for the history
 
     def completed(self) -> list[Completed]:
-        """Return all batches that Spark planned."""
+        """Return all batches that Spark planned, without those that only the other source had: they repeat an end."""
         return [
             Completed(self.name, life.life, number, entry.planned_at, entry.first_at, entry.end)
             for life in self.lives
             for number, entry in sorted(life.entries.items())
+            if number - 1 not in life.entries or life.entries[number - 1].text != entry.text
         ]
 
     def owned(self) -> set[TopicPartition]:

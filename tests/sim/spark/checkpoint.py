@@ -31,6 +31,7 @@ def text_of(end: Json) -> str:
 class Entry:
     """A batch: its entry of the offset log, and when the commit log got one (None: it has none).
 
+    `planned_at` is when the source has planned it: Spark logs it when the query's other source has answered, too.
     `first_at` is when it got the first one: the entry may be lost in a crash, and written again.
     """
 

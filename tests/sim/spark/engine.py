@@ -7,6 +7,7 @@ start, Trigger.AvailableNow runs one batch, and a restart asks for the tasks of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -91,12 +92,26 @@ class Reader40(Reader42):
         return super().tasks(start, end)
 
 
+class Source:
+    """A source of the query, with what it left in the checkpoint and in the sink. The first one leads the query."""
+
+    def __init__(self, app: Application, session: Session, initial: SourceOffset) -> None:
+        self.app, self.session, self.entries = app, session, app.checkpoint.entries
+        self.initial = initial.to_json()
+        is_old = app.settings.spark in ("4.0", "4.1")
+        self.reader: Reader = Reader40(session, self.initial) if is_old else Reader42(session)
+
+
+# An offset of each source; None before its first batch.
+Ends = tuple[Json | None, ...]
+
+
 @dataclass
 class Position:
-    """Where the query is: the end of the last completed batch, the newest planned end, and the number of its batch."""
+    """Where the query is: the ends of the last completed batch, the newest planned ones, and that batch's number."""
 
-    committed: Json | None
-    available: Json | None
+    committed: Ends
+    available: Ends
     batch: int
     is_constructed: bool
 
@@ -104,19 +119,18 @@ class Position:
 class MicroBatchExecution:
     """One run of a query. `run` returns when the trigger ends the query; a stop raises `Interrupted`."""
 
-    def __init__(self, app: Application, session: Session, initial: SourceOffset) -> None:
-        self._app, self._session = app, session
+    def __init__(self, app: Application, sources: Sequence[Source]) -> None:
+        self._app, self._sources = app, sources
         self._world, self._rng = app.world, app.world.rng
         self._checkpoint = app.checkpoint
-        self._initial = initial.to_json()
         self._is_old = app.settings.spark in ("4.0", "4.1")
-        self._reader: Reader = Reader40(session, self._initial) if self._is_old else Reader42(session)
 
     def run(self) -> None:
         """Run batches."""
         app = self._app
         if app.trigger is Trigger.AVAILABLE_NOW and not self._is_old:
-            self._session.prepare_available_now()
+            for source in self._sources:
+                source.session.prepare_available_now()
         at = self._populate_start_offsets()
         # Spark 4.0 runs AvailableNow of a source without that trigger as Once: a batch that runs again is the one.
         is_single = app.trigger is Trigger.ONCE or (app.trigger is Trigger.AVAILABLE_NOW and self._is_old)
@@ -124,8 +138,7 @@ class MicroBatchExecution:
             if not at.is_constructed:
                 at.is_constructed = self._construct_next_batch(at)
             if at.is_constructed:
-                assert at.available is not None
-                self._run_batch(at.batch, self._start_of(at), at.available)
+                self._run_batch(at)
                 at = Position(at.available, at.available, at.batch + 1, is_constructed=False)
                 if is_single:
                     return
@@ -136,41 +149,52 @@ class MicroBatchExecution:
             else:
                 self._wait_for_data()
 
-    def _start_of(self, at: Position) -> Json:
-        return self._initial if at.committed is None else at.committed
+    def _start_of(self, index: int, at: Position) -> Json:
+        return at.committed[index] or self._sources[index].initial
+
+    def _logged(self, number: int) -> Ends:
+        return tuple(source.entries[number].end if number in source.entries else None for source in self._sources)
 
     def _populate_start_offsets(self) -> Position:
-        entries, newest = self._checkpoint.entries, self._checkpoint.newest
+        newest = self._checkpoint.newest
+        available = self._logged(newest)
         if newest < 0:
-            return Position(None, None, 0, is_constructed=False)
-        available = entries[newest].end
+            return Position(available, available, 0, is_constructed=False)
         if self._is_old:
-            self._reader.tasks(available, available)
-        if entries[newest].completed_at is not None:
+            for source in self._sources:
+                source.reader.tasks(source.entries[newest].end, source.entries[newest].end)
+        if self._checkpoint.entries[newest].completed_at is not None:
             return Position(available, available, newest + 1, is_constructed=False)
         self._world.saw("replay")
-        committed = entries[newest - 1].end if newest - 1 in entries else None
-        return Position(committed, available, newest, is_constructed=True)
+        return Position(self._logged(newest - 1), available, newest, is_constructed=True)
 
     def _construct_next_batch(self, at: Position) -> bool:
         """Plan; write the offset log; then report the end of the batch before to the source."""
-        app, start = self._app, self._start_of(at)
-        limit = app.settings.max_rows
+        app, settings = self._app, self._app.settings
         once = app.trigger is Trigger.ONCE
         # Before 4.2 the source applies its limits with each trigger.
-        has_limit = limit is not None and (self._is_old or not once)
-        bounds = ReadBounds(limit) if has_limit else UNBOUNDED
-        end = self._reader.latest_offset(start, bounds, NextTrigger.NONE if once else NextTrigger.COMES)
-        app.in_jvm(self._rng.uniform(0.001, 0.01))
-        if end == start:
-            return False
-        app.in_jvm(self._rng.uniform(0.002, 0.02))
-        at.available = end
-        self._checkpoint.entries[at.batch] = Entry(text_of(end), self._world.now)
-        self._world.say(app.name, f"offset log {at.batch}: {ranges_of(end)}")
-        if at.batch - 1 in self._checkpoint.entries:
+        limits = ReadBounds(settings.max_rows, settings.min_rows, settings.max_bytes)
+        bounds = UNBOUNDED if once and not self._is_old else limits
+        later = NextTrigger.NONE if once else NextTrigger.COMES
+        ends, planned_at = [], []
+        for index, source in enumerate(self._sources):
+            ends.append(source.reader.latest_offset(self._start_of(index, at), bounds, later))
+            planned_at.append(self._world.now)
             app.in_jvm(self._rng.uniform(0.001, 0.01))
-            self._session.commit(parse_offset(self._checkpoint.entries[at.batch - 1].end))
+        # `isNewDataAvailable`: the first batch of a query is new, also without a record.
+        if tuple(ends) == at.committed:
+            return False
+        if not any(ranges_of(end) for end in ends):
+            self._world.saw("an empty first batch")
+        app.in_jvm(self._rng.uniform(0.002, 0.02))
+        at.available = tuple(ends)
+        for source, end, planned in zip(self._sources, ends, planned_at, strict=True):
+            source.entries[at.batch] = Entry(text_of(end), planned)
+            self._world.say(source.app.name, f"offset log {at.batch}: {ranges_of(end)}")
+        for source in self._sources:
+            if at.batch - 1 in source.entries:
+                app.in_jvm(self._rng.uniform(0.001, 0.01))
+                source.session.commit(parse_offset(source.entries[at.batch - 1].end))
         return True
 
     def _wait_for_data(self) -> None:
@@ -181,37 +205,50 @@ class MicroBatchExecution:
             raise Interrupted
         app.in_jvm(self._rng.uniform(0.1, 1.0) * app.trigger_s)
 
-    def _run_batch(self, number: int, start: Json, end: Json) -> None:
-        app, rng, world = self._app, self._rng, self._world
+    def _run_batch(self, at: Position) -> None:
+        app, rng, world, number = self._app, self._rng, self._world, at.batch
         entry = self._checkpoint.entries[number]
         entry.attempts += 1
         # Spark plans the stateful operators before it asks the sources for the batch's partitions.
         self._checkpoint.has_state |= app.settings.has_state
-        attempt, tasks = entry.attempts, self._reader.tasks(start, end)
+        attempt = entry.attempts
+        # Spark asks only the sources with something new.
+        new = [index for index, end in enumerate(at.available) if end != at.committed[index]]
+        found = [self._tasks(index, at) for index in new]
         began = world.now
-        app.batch = app.begun = number
+        app.batch = number
+        for index in new:
+            self._sources[index].app.begun = number
         try:
             seconds = app.batch_s()
-            world.say(app.name, f"runs batch {number}.{attempt} for {seconds:.2f} s: {ranges_of(end)}")
-            rows = self._read(tasks, parse_offset(end), seconds * 0.6)
+            world.say(app.name, f"runs batch {number}.{attempt} for {seconds:.2f} s")
+            tasks = sum(len(every) for every, _ in found)
+            rows = [self._read(every, end, seconds * 0.6 / (tasks or 1)) for every, end in found]
             app.in_jvm(seconds * (0.3 if tasks else 0.9))
             app.reach("before-sink")
-            life = self._checkpoint.life
-            app.batches.append(SinkBatch(app.name, life, number, attempt, began, world.now, tuple(rows)))
-            world.say(app.name, f"the sink has batch {number}.{attempt}, {len(rows)} rows")
+            for index, each in zip(new, rows, strict=True):
+                of, life = self._sources[index].app, self._sources[index].app.checkpoint.life
+                of.batches.append(SinkBatch(of.name, life, number, attempt, began, world.now, tuple(each)))
+                world.say(of.name, f"the sink has batch {number}.{attempt}, {len(each)} rows")
             app.reach("before-commit-log")
             app.in_jvm(seconds * 0.1)
-            entry.complete(world.now)
+            for source in self._sources:
+                source.entries[number].complete(world.now)
             world.say(app.name, f"commit log {number}")
         finally:
             app.batch = None
         app.in_jvm(rng.uniform(0.001, 0.02))
 
+    def _tasks(self, index: int, at: Position) -> tuple[tuple[Any, ...], SourceOffset]:
+        end = at.available[index]
+        assert end is not None
+        return self._sources[index].reader.tasks(self._start_of(index, at), end), parse_offset(end)
+
     def _read(self, tasks: tuple[Any, ...], end: SourceOffset, seconds: float) -> list[Row]:
-        """Return what executors read: nothing of another topic id, and what the logs still have."""
+        """Return what executors read, each task in that time: nothing of another topic id, and what the logs have."""
         app, rows, ids = self._app, [], dict(end.topic_ids)
         for index, task in enumerate(tasks):
-            app.in_jvm(seconds / len(tasks))
+            app.in_jvm(seconds)
             while app.cluster.down_until > self._world.now:
                 app.in_jvm(0.2)
             for item in task:
