@@ -108,16 +108,20 @@ def check_read(
     if groups and groups.keys().isdisjoint(ends):
         reason = f"group '{group}' has no offset of any partition that its query has read"
         instead = "check --group, and name the checkpointLocation of a query of this group"
-        raise _unusable(f"the checkpoint '{shown_location(location)}'", reason, instead)
+        raise _unusable(_name_of(location), reason, instead)
 
 
 def _read(location: str, instead: str) -> tuple[str, SparkCheckpoint]:
     """Return a checkpoint and its name for users. Raises `CommandError`, which says what to do `instead`."""
-    name = f"the checkpoint '{shown_location(location)}'"
+    name = _name_of(location)
     try:
         return name, read_spark_checkpoint(location)
     except ValueError as error:
         raise _unusable(name, str(error), instead) from None
+
+
+def _name_of(location: str) -> str:
+    return f"the checkpoint '{shown_location(location)}'"
 
 
 def _ours(text: str) -> SourceOffset | None:

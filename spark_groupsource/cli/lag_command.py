@@ -16,7 +16,7 @@ from spark_groupsource.cli.text_table import aligned
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import CommandError
 from spark_groupsource.lag.measure import LagRequests
-from spark_groupsource.lag.model import Lag, lag_of, shown_duration, shown_note, total
+from spark_groupsource.lag.model import Lag, lag_of, shown_duration, shown_note, shown_number, total
 from spark_groupsource.model.offsets import every_partition
 from spark_groupsource.options.times import shown_time
 
@@ -137,7 +137,7 @@ def lag_table(lags: list[Lag]) -> list[str]:
 
 def _cells(lag: Lag) -> tuple[str, ...]:
     topic, number = lag.partition
-    numbers = ("-" if value is None else str(value) for value in (lag.committed, lag.end, lag.records))
+    numbers = map(shown_number, (lag.committed, lag.end, lag.records))
     return topic, str(number), *numbers, shown_duration(lag.behind_s), shown_duration(lag.safe_s), shown_note(lag)
 
 

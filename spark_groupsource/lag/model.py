@@ -110,6 +110,11 @@ def total(lags: Iterable[Lag]) -> tuple[int, int, float | None, float | None]:
     )
 
 
+def shown_number(value: int | None) -> str:
+    """Return an offset or a number of records as text for people; '-' for None."""
+    return "-" if value is None else str(value)
+
+
 def shown_duration(seconds: float | None) -> str:
     """Return a duration as text for people: 850ms, 12.3s, 4m10s, 3h05m, 6d23h; '-' for None."""
     if seconds is None:

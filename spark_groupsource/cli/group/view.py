@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from spark_groupsource.assignors.notes import by_topic
 from spark_groupsource.cli.group.member_data import MemberData, meaning, shown_data, shown_partitions
 from spark_groupsource.cli.text_table import aligned
-from spark_groupsource.lag.model import Lag, shown_note, total
+from spark_groupsource.lag.model import Lag, shown_note, shown_number, total
 from spark_groupsource.model.offsets import TopicPartition
 
 # A member id is usually a name and a UUID. The first part of the UUID is enough to distinguish members.
@@ -153,7 +153,7 @@ def _partitions(report: GroupReport, names: Mapping[str, str]) -> list[str]:
         lag = report.lags.get(partition)
         numbers = (None, None, None) if lag is None else (lag.committed, lag.end, lag.records)
         rows.append((
-            partition.topic, str(partition.partition), *("-" if value is None else str(value) for value in numbers),
+            partition.topic, str(partition.partition), *map(shown_number, numbers),
             " ".join(names[member.member_id] for member in owners.get(partition, ())) or _UNASSIGNED,
             " ".join(names[member.member_id] for member in standby_members.get(partition, ())),
             _LOG_UNKNOWN if lag is None else shown_note(lag),
