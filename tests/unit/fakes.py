@@ -143,6 +143,10 @@ class FakeGroup:
         """Let one of the next calls of `poll` do something."""
         self._todo.append(action)
 
+    def join(self, generation: bytes) -> None:
+        """Let the client be in another generation from the next poll on."""
+        self.post(lambda: setattr(self, "in_generation", generation))
+
     def assign(self, *partitions: TopicPartition) -> None:
         """Let the group give partitions at the next poll."""
         self.post(lambda: self._on().on_assigned(partitions))

@@ -785,9 +785,9 @@ def test_a_client_that_dropped_a_rebalance_is_replaced(revoked_in: bytes, assign
     """The member was assigned two partitions in generation 1. One is revoked, and then the client assigns none."""
     with running() as bed:
         bed.own((0, 10), (1, 0))
-        bed.group.post(lambda: setattr(bed.group, "in_generation", revoked_in))
+        bed.group.join(revoked_in)
         bed.group.revoke(P1)
-        bed.group.post(lambda: setattr(bed.group, "in_generation", assigned_in))
+        bed.group.join(assigned_in)
         bed.group.assign()
         bed.until("another client", lambda _: len(bed.group.named("open")) == clients, step_s=0.1)
         bed.go_round(5)
@@ -801,9 +801,9 @@ def test_a_client_that_dropped_a_rebalance_is_kept_while_a_batch_is_in_flight() 
     with running() as bed:
         bed.own((0, 10), (1, 0))
         bed.fix(R0)
-        bed.group.post(lambda: setattr(bed.group, "in_generation", b"2"))
+        bed.group.join(b"2")
         bed.group.revoke(P1)
-        bed.group.post(lambda: setattr(bed.group, "in_generation", b"3"))
+        bed.group.join(b"3")
         bed.group.assign()
         bed.until("no callback is left", lambda _: bed.group.waiting == 0)
         bed.go_round(5)
@@ -820,9 +820,9 @@ def test_a_second_revoke_does_not_hide_a_dropped_rebalance() -> None:
     The drain ends: the callbacks of the second revoke and of the assignment run in generation 4."""
     with running() as bed:
         bed.own((0, 10), (1, 0), (2, 0))
-        bed.group.post(lambda: setattr(bed.group, "in_generation", b"2"))
+        bed.group.join(b"2")
         bed.group.revoke(P2)
-        bed.group.post(lambda: setattr(bed.group, "in_generation", b"4"))
+        bed.group.join(b"4")
         bed.group.revoke(P1)
         bed.group.assign()
         bed.until("another client", lambda _: len(bed.group.named("open")) == 2, step_s=0.1)
@@ -834,9 +834,9 @@ def test_a_client_that_closes_misses_no_rebalance(caplog: pytest.LogCaptureFixtu
     generation."""
     with running() as bed:
         bed.own((0, 10), (1, 0))
-        bed.group.post(lambda: setattr(bed.group, "in_generation", b"2"))
+        bed.group.join(b"2")
         bed.group.revoke(P1)
-        bed.group.post(lambda: setattr(bed.group, "in_generation", b""))
+        bed.group.join(b"")
         bed.group.assign()
         bed.until("no callback is left", lambda _: bed.group.waiting == 0)
         bed.go_round(5)
