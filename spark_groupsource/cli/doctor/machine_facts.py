@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+# A busy machine needs seconds for the imports.
+_LIMIT_S = 120
 NAMES = ("groupkafka", "pyspark", "pyarrow", "confluent-kafka", "kafka-python")
 
 SCRIPT = (
@@ -50,7 +52,10 @@ print(json.dumps(facts))
 def facts_here() -> Mapping[str, Any]:
     """Return the facts of this Python. Raises OSError or ValueError if they cannot be read."""
     command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603 - our own
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)  # noqa: S603 - our own
+    except subprocess.TimeoutExpired:
+        raise OSError(f"it did not end within {_LIMIT_S} s") from None
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         raise OSError(done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}")

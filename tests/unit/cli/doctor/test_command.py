@@ -19,6 +19,7 @@ from spark_groupsource import errors
 from spark_groupsource._version import __version__
 from spark_groupsource.cli import main as program
 from spark_groupsource.cli.arguments import Connection, DoctorCommand
+from spark_groupsource.cli.doctor import machine_facts
 from spark_groupsource.cli.doctor.broker_facts import RequestLog, Rights
 from spark_groupsource.cli.doctor.command import (
     LEAST_PYTHON,
@@ -131,6 +132,12 @@ def test_this_machine() -> None:
     assert facts["python"] == sys.version.split()[0]
     assert "missing" not in facts
     assert verdicts(of_machine("here", facts))["versions"] is OK
+
+
+def test_a_python_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_facts, "_LIMIT_S", 0.01)
+    with pytest.raises(OSError, match=r"^it did not end within 0\.01 s$"):
+        facts_here()
 
 
 def test_a_python_without_the_package() -> None:
