@@ -32,6 +32,7 @@ _PLAIN_PARAMETERS = (
 # Otherwise pyarrow retries an unreachable Google bucket for 15 minutes, while a revoke waits.
 _GCS_RETRY_LIMIT_S = 5
 _LONGEST_ERROR = 300
+_SHORT = 3
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
@@ -104,7 +105,9 @@ def scrubbed(text: str, location: str) -> str:
     ]
     # Longest first: a secret may be a part of another one.
     for secret in sorted({form for item in secrets for form in (item, unquote(item))} - {""}, key=len, reverse=True):
-        text = text.replace(secret, MASK)
+        # A short one is masked as a whole word only: a user "u" is no reason to mask each letter u.
+        edge = r"\b" if len(secret) <= _SHORT else ""
+        text = re.sub(rf"{edge}{re.escape(secret)}{edge}", MASK, text)
     return text[:_LONGEST_ERROR]
 
 

@@ -111,4 +111,5 @@ def location_or_none(location: str) -> str | None:
 def test_an_error_is_cut_to_its_first_line_and_a_bearable_length() -> None:
     assert scrubbed("no libjvm\ntried: a\ntried: b", "hdfs://host/q") == "no libjvm"
     assert len(scrubbed("x" * 5000, "hdfs://host/q")) == 300
+    assert scrubbed("u: s3://u@h/q is unusual", "s3://u:pw@h/q") == f"{MASK}: s3://{MASK}@h/q is unusual"
     assert len(scrubbed("x" * 5000, "/path")) == 300
