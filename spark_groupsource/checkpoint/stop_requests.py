@@ -124,8 +124,7 @@ class StopFiles:
     def register(self, run: Run) -> None:
         """Make the run known. Removes the files of runs that have ended without doing so."""
         with self._open() as (filesystem, root):
-            if not _has_checkpoint(filesystem, root):
-                raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
+            _require_checkpoint(filesystem, root)
             files = _files(filesystem, root)
             others = {other.name for other in _runs_of(filesystem, files) if run.may_live_beside(other)}
             for info in files:
@@ -181,6 +180,11 @@ class StopFiles:
         """Return the registered runs. A reader that was killed leaves its own behind until the next one starts."""
         with self._open() as (filesystem, root):
             return _runs_of(filesystem, _files(filesystem, root))
+
+    def check_exists(self) -> None:
+        """Raise ValueError if Spark has no checkpoint here."""
+        with self._open() as (filesystem, root):
+            _require_checkpoint(filesystem, root)
 
     def is_any_requested(self, since_ms: int) -> bool:
         """Return whether a run of this machine was asked to stop that lives and started at `since_ms` or later.
@@ -326,6 +330,11 @@ def _path(root: str, run: str, kind: str) -> str:
 def _has_checkpoint(filesystem: fs.FileSystem, root: str) -> bool:
     """Return whether Spark has a checkpoint here. It writes `metadata` before it starts any source."""
     return file_exists(filesystem, f"{root}/metadata")
+
+
+def _require_checkpoint(filesystem: fs.FileSystem, root: str) -> None:
+    if not _has_checkpoint(filesystem, root):
+        raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
 
 
 def _register(filesystem: fs.FileSystem, root: str, run: Run) -> None:

@@ -23,13 +23,15 @@ _STEP_S = 0.5
 def stop_query(command: StopCommand, clock: Clock, output: Output, pause: Callable[[float], object]) -> None:
     """Ask all sources of the query to stop. With `wait_s`, wait until their members have left.
 
-    Raises `CommandError` if no query runs with the checkpoint, or one has not left cleanly within `wait_s`.
+    Raises `CommandError` if there is no checkpoint, if no query runs with it, or if one has not left cleanly within
+    `wait_s`.
     """
     files = StopFiles(command.location)
     output.step(f"looking for queries at {files.name}")
     try:
         runs = files.runs()
         if not runs:
+            files.check_exists()
             raise CommandError(errors.STOP_NO_QUERY, location=files.name)
         shown = {run.name: _shown(run) for run in runs}
         for name, text in shown.items():

@@ -205,8 +205,14 @@ def test_a_store_that_fails_for_a_moment_ends_no_wait(
 
 
 def test_no_query_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metadata").write_text('{"id":"0"}')
     assert main(["stop", "--checkpoint-location", str(tmp_path)]) == 1
     assert "STOP_NO_QUERY" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_checkpoint_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop", "--checkpoint-location", str(tmp_path / "misspelt")]) == 1
+    assert "Spark has no checkpoint here" in capsys.readouterr().err
 
 
 def test_a_location_that_cannot_be_read_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
