@@ -490,6 +490,13 @@ def test_a_password_without_a_mechanism_is_about_the_mechanism() -> None:
     assert "hidden" not in str(raised.value)
 
 
+def test_a_mechanism_that_the_client_does_not_know_is_named() -> None:
+    options = make_options(**{"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "SCRAM"})
+    shown = r"'kafka\.sasl\.mechanism' with the value 'SCRAM'.*SCRAM-SHA-512"
+    with pytest.raises(OptionError, match=shown), creating_client(options):
+        Consumer({"group.id": "g", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM"})
+
+
 @pytest.mark.parametrize(
     ("protocol", "text", "likely"),
     [
