@@ -518,6 +518,11 @@ OFFSETS_BEHIND_END = Condition(
     " truncated, so it is unknown which of its records were read. Partitions: {partitions}.",
     "name only the other topics with --topic; the query then reads this topic from its beginning.",
 )
+SAVEPOINT_EMPTY = Condition(
+    "GROUPKAFKA.SAVEPOINT_EMPTY",
+    "Group '{group}' has no offset of a topic that exists, so nothing was written to '{path}'.",
+    "keep the savepoint that you have; the queries of the group commit offsets of recreated topics when they run.",
+)
 SAVEPOINT_INVALID = Condition(
     "GROUPKAFKA.SAVEPOINT_INVALID",
     "File '{path}' is not a savepoint: {reason}",

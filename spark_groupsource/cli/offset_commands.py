@@ -72,6 +72,9 @@ class OffsetCommands:
                 self._output.print_line(f"left out: {partition}, whose offset belongs to a deleted topic of that name")
                 continue
             kept[partition] = Saved(group.offset, pin)
+        if not kept:
+            # An older savepoint of this file stays.
+            raise CommandError(errors.SAVEPOINT_EMPTY, group=command.connection.group, path=command.path)
         topics = {partition.topic for partition in kept}
         ids = {topic: described[topic].topic_id for topic in topics}
         taken_ms = int(self._clock.epoch_s() * 1000)

@@ -422,6 +422,16 @@ def test_a_savepoint_of_a_group_without_offsets(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_savepoint_without_offsets_does_not_replace_a_file(tmp_path: Path) -> None:
+    bed = Bed()
+    bed.admin.groups.clear()
+    bed.admin.groups[P0] = marked(9, topic_id="the deleted topic's id")
+    (tmp_path / "f").write_text("an older one")
+    with pytest.raises(CommandError, match="SAVEPOINT_EMPTY"):
+        bed.commands.savepoint(SavepointCommand(CONNECTION, tmp_path / "f"))
+    assert (tmp_path / "f").read_text() == "an older one"
+
+
 def test_reset_to_a_savepoint(tmp_path: Path) -> None:
     bed = Bed()
     saved(tmp_path / "f")
