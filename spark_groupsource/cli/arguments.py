@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
@@ -21,7 +21,7 @@ from spark_groupsource.errors import CommandError
 from spark_groupsource.lag.model import CLOCK_SKEW_MS
 from spark_groupsource.model.names import GROUP_NAME, group_name
 from spark_groupsource.model.offsets import TIME_MAX_MS
-from spark_groupsource.options.client_settings import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
+from spark_groupsource.options.client_settings import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS, shown_value
 from spark_groupsource.options.model import Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING
@@ -29,7 +29,7 @@ from spark_groupsource.options.table import OPTIONS
 from spark_groupsource.options.times import MOMENTS, NotBetweenYearsError, moment_ms, shown_time
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.options.token_login import REGION_OPTION
-from spark_groupsource.options.values import PORT_MAX
+from spark_groupsource.options.values import PORT_MAX, broker_list
 
 # Default pause of `--watch`, in seconds: a rebalance takes some seconds.
 WATCH_S = 2.0
@@ -187,6 +187,15 @@ ConnectedCommand = (
 Command = ConnectedCommand | StartupCommand | StopCommand | TimelineCommand
 
 
+class _ProgramParser(argparse.ArgumentParser):
+    """Parser of the program. The error for a misspelt command suggests one."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        near = difflib.get_close_matches(found[1], re.findall("[a-z]+", found[2]), n=1) if found else []
+        super().error(f"{message}{f', did you mean {near[0]}?' if near else ''}")
+
+
 class _CommandParser(argparse.ArgumentParser):
     """Parser of one command. A misspelt flag is reported before missing ones."""
 
@@ -204,7 +213,7 @@ class _CommandParser(argparse.ArgumentParser):
 
 def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the program's parser, and each command's parser by name."""
-    parser = argparse.ArgumentParser(prog="python -m spark_groupsource", description=helptexts.ABOUT)
+    parser = _ProgramParser(prog="python -m spark_groupsource", description=helptexts.ABOUT)
     parser.add_argument("--version", action="version", version=f"groupkafka {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
 
@@ -419,6 +428,15 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _servers(text: str) -> str:
+    _some_text(text)
+    try:
+        return broker_list(text)
+    except ValueError:
+        shown = shown_value("kafka.bootstrap.servers", text)
+        raise argparse.ArgumentTypeError(f"'{shown}' is not a list of host:port, comma separated") from None
+
+
 def _group(text: str) -> str:
     """Return a group's name unchanged: a command for the group "orders " must not move the group "orders"."""
     _some_text(text)
@@ -471,10 +489,11 @@ def _adopt_command(parser: argparse.ArgumentParser, given: argparse.Namespace, c
 
 def _add_connection(parser: argparse.ArgumentParser, groups: str) -> None:
     """Add the arguments of all commands. `groups` is "one" (required), "any" (one or none) or "many"."""
-    required: dict[str, Any] = {"required": True, "type": _some_text}
     # `doctor --fix-startup` needs no broker.
-    servers = required | {"required": groups != "any"}
-    parser.add_argument("--bootstrap-servers", **servers, metavar="HOST:PORT", help="brokers, comma separated")
+    parser.add_argument(
+        "--bootstrap-servers", required=groups != "any", type=_servers, metavar="HOST:PORT",
+        help="brokers, comma separated",
+    )  # fmt: skip
     if groups == "many":
         parser.add_argument(
             "--group", type=_group, action="append", default=[], metavar="GROUP",

@@ -43,7 +43,7 @@ from spark_groupsource.cli.group.describe import GroupDescriber, without_data
 from spark_groupsource.cli.group.view import DescribedMember
 from spark_groupsource.cli.lag_command import report_lag
 from spark_groupsource.cli.offset_commands import OffsetCommands
-from spark_groupsource.cli.output import Output, OutputClosedError, warn
+from spark_groupsource.cli.output import Output, OutputClosedError, in_flags, warn
 from spark_groupsource.cli.progress import Progress
 from spark_groupsource.cli.stop_command import stop_query
 from spark_groupsource.cli.timeline_command import write_timeline
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with progress:
             return _carry_out(command, output)
     except GroupKafkaError as error:
-        warn(str(error))
+        warn(in_flags(str(error)))
         return 1
     except OutputClosedError as closed:
         return 1 if closed.failed else 0

@@ -7,6 +7,7 @@ still commits, and a monitor gets its exit code.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -60,6 +61,15 @@ class Output:
             raise OutputClosedError(failed=self._failed)
         self.step("")
         time.sleep(seconds)
+
+
+def in_flags(error: str) -> str:
+    """Return an error of the source in the words of the command line: a flag's name instead of its option's."""
+    return re.sub(r"option 'kafka\.(bootstrap\.servers|group\.id)'", _flag_of, error)
+
+
+def _flag_of(option: re.Match[str]) -> str:
+    return "--bootstrap-servers" if option[1] == "bootstrap.servers" else "--group"
 
 
 def warn(line: str) -> None:

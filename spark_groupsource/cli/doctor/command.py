@@ -20,7 +20,7 @@ from spark_groupsource.checkpoint.log import SparkCheckpoint, at_checkpoint, ope
 from spark_groupsource.cli.arguments import DoctorCommand
 from spark_groupsource.cli.doctor.broker_facts import ClusterFacts, Rights
 from spark_groupsource.cli.doctor.machine_facts import SCRIPT
-from spark_groupsource.cli.output import Output
+from spark_groupsource.cli.output import Output, in_flags
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.model.offsets import parse_offset
@@ -124,7 +124,7 @@ def _ok(check: str, text: str) -> Finding:
 
 def of_error(check: str, error: GroupKafkaError) -> Finding:
     """Convert an error to a finding; the error's advice is the cure."""
-    text, _, cure = str(error).partition(" What to do: ")
+    text, _, cure = in_flags(str(error)).partition(" What to do: ")
     return Finding(check, Verdict.WRONG, text, cure)
 
 

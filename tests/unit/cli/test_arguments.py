@@ -137,6 +137,8 @@ def test_arguments(words: list[str], command: Command) -> None:
         (["reset", *GIVEN[:-1], "\udcff"], "argument --group: it is not valid UTF-8"),
         (["reset", *GIVEN, "--to", "latest", "--topic", ""], "argument --topic: it is empty"),
         (["reset", *GIVEN], "--to"),
+        (["lagg", *GIVEN], "did you mean lag?"),
+        (["lag", "--bootstrap-servers", "kafka://x", *GIVEN[2:]], "argument --bootstrap-servers: 'kafka://x' is not"),
         (["lag", *GIVEN[:2], "--gruop", "shop"], "unrecognized arguments: --gruop, did you mean --group?"),
         (["lag", *GIVEN[:2], "--gruop=shop"], "unrecognized arguments: --gruop, did you mean --group?"),
         (["reset", *GIVEN, "--to", "latest", "--exec"], "unrecognized arguments: --exec, did you mean --execute?"),
