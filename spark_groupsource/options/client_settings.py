@@ -62,8 +62,9 @@ def _setting(option: str) -> str:
 
 
 def shown_value(name: str, value: str) -> str:
-    """Return the value for errors and logs: masked if the option's name indicates a secret."""
-    return MASK if is_sensitive(name) else value
+    """Return the value for errors and logs: masked if it may be a secret, by its name, or as a URL with a user."""
+    has_user = "@" in value and name.lower().endswith("bootstrap.servers")
+    return MASK if has_user or is_sensitive(name) else value
 
 
 def shown_unknown(name: str, value: str) -> str:
@@ -377,6 +378,8 @@ def _check_value(name: str, value: str, prefix: str) -> None:
     elif name in _SHELL_WORDS:
         if not re.fullmatch(_SHELL_WORDS[name], value):
             raise invalid_option(prefix + name, value, "no characters with a meaning in a shell")
+    elif name == "bootstrap.servers" and "@" in value:
+        raise invalid_option(prefix + name, value, "host:port, comma separated")
     elif name == "partition.assignment.strategy":
         names = [part.strip() for part in value.split(",")]
         cooperative = [part for part in names if part == "cooperative-sticky"]

@@ -19,7 +19,7 @@ INT64_MAX = 2**63 - 1
 _SET_TOKEN = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
 # The form that librdkafka accepts. The client would report a malformed broker only after its first timeouts.
 _BROKER = re.compile(
-    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9a-f:.%a-z]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
+    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9a-f:.%a-z]+\]|[^\s:/@\[\]]+)(:(?P<port>[0-9]{1,5}))?",
     re.IGNORECASE,
 )
 PORT_MAX = 65_535
