@@ -48,8 +48,22 @@ from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
 # Options that Spark itself adds to a source's options.
 _IGNORED_KEYS = frozenset({"path"})
-# Options that only one strategy reads -> that strategy.
-_OF_STRATEGIES = {"memberWeight": "weighted", "memberRedundancy": "redundant"}
+# Options that have an effect only beside one of these others -> the others, and what to set.
+_READ_BESIDE = {
+    "memberWeight": (("assignors",), "assignors=weighted, in all queries of the group"),
+    "memberRedundancy": (("assignors",), "assignors=redundant, in all queries of the group"),
+    "metricsAddress": (("metricsPort",), "metricsPort"),
+    "metricsLagIntervalMs": (("metricsPort", "metricsPath"), "metricsPort or metricsPath"),
+    "maxTriggerDelay": (("minOffsetsPerTrigger",), "minOffsetsPerTrigger"),
+    "startingOffsetsByTimestampStrategy": (
+        ("startingTimestamp", "startingOffsetsByTimestamp"), "startingTimestamp or startingOffsetsByTimestamp",
+    ),
+}  # fmt: skip
+# Options of a group's member, which a query with `assign` is not.
+_OF_MEMBERS = (
+    "assignors", "kafka.group.instance.id", "kafka.partition.assignment.strategy", "kafka.group.remote.assignor",
+    "onPartitionsLost", "maxBatchMs",
+)  # fmt: skip
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 # Error text for an empty value, in the words of Spark's own source.
 _EMPTY = {
@@ -88,6 +102,7 @@ def parse_options(
         _check_use(values, given, reads)
     _check_subscription(values, given)
     _check_instance_id(given)
+    _check_effects(values, given)
     permitted = permissions_of(os.environ) if permissions is None else permissions
     shown: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
     logins = _logins(values, given, permitted)
@@ -96,8 +111,6 @@ def parse_options(
     _check_required(values, reads)
     _check_permitted(values, permitted)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
-    if values["assignors"] is None:
-        _check_without_strategies(given)
     return replace(
         _assemble(values, given, client, executor, reads),
         permissions=permitted, token_login=logins.common, executor_token_login=logins.of_executors,
@@ -279,7 +292,6 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
             "kafka.group.protocol", "consumer" if consumer else None,
             "under KIP-848 the broker assigns partitions, set by kafka.group.remote.assignor.",
         ),
-        ("assign", values["assign"], "a query with 'assign' joins no group."),
         ("kafka.partition.assignment.strategy", strategy, "both set the strategies that the member offers."),
     ):  # fmt: skip
         if value is not None:
@@ -290,19 +302,24 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
         raise OptionError(errors.ASSIGNORS_UNUSABLE, value=shown, reason=str(error)) from None
 
 
-def _check_without_strategies(given: Mapping[str, str]) -> None:
-    """Raise `OptionError` for options that only strategies read, because they would have no effect.
+def _check_effects(values: Mapping[str, object], given: Mapping[str, str]) -> None:
+    """Raise `OptionError` for options that would have no effect beside the others.
 
-    Strategies that do not read them are accepted: a group that changes its strategy can keep its other options.
+    Strategies that do not read memberWeight or memberRedundancy are accepted: a group that changes its strategy can
+    keep its other options.
     """
-    for name, strategy in _OF_STRATEGIES.items():
+    for name, (others, wanted) in _READ_BESIDE.items():
         value = given.get(name.lower())
-        if value is not None:
+        if value is not None and all(values[other] is None for other in others):
             raise OptionError(
                 errors.OPTION_REFUSED, option=name, value=value,
-                reason="only strategies of option assignors read it.",
-                replacement=f"set assignors={strategy}, in all queries of the group, or leave {name} out.",
+                reason=f"it has no effect without {' or '.join(others)}.",
+                replacement=f"set {wanted}, or leave {name} out.",
             )  # fmt: skip
+    for name in _OF_MEMBERS if values["assign"] is not None else ():
+        if name.lower() in given:
+            reason = "a query with 'assign' joins no group."
+            raise conflict(name, given[name.lower()], "assign", given["assign"], reason)
 
 
 def _check_subscription(values: Mapping[str, object], given: Mapping[str, str]) -> None:

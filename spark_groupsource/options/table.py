@@ -59,7 +59,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "assign", read.partition_list, None, 'JSON such as {"topic":[0,1]}',
         "Read only these partitions, without being a member of the group. The offsets are still committed to the"
         " group, which must have no members. An old driver is not fenced; the source only checks the group before"
-        " each commit. A commit that would move the group back ends its query (`ASSIGN_OVERTAKEN`).",
+        " each commit. A commit that would move the group back ends its query (`ASSIGN_OVERTAKEN`). Options of a member"
+        " (`kafka.group.instance.id`, strategies, `onPartitionsLost`, `maxBatchMs`) are refused.",
     ),
     OptionSpec(
         "startingOffsets", start_of, None,
@@ -89,7 +90,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "startingOffsetsByTimestampStrategy", read.choice(NoMatchStrategy), NoMatchStrategy.ERROR,
         "error, latest",
-        "Meaning of a starting time for a partition without a record at or after it.", field="no_match_strategy",
+        "Meaning of a starting time for a partition without a record at or after it; refused without such a time.",
+        field="no_match_strategy",
     ),
     OptionSpec(
         "endingOffsets", start_of, None,
@@ -121,7 +123,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxTriggerDelay", read.duration_s, 900.0, "a duration such as 500ms, 30s, 15m, 1h",
-        "Longest time for which `minOffsetsPerTrigger` may delay records.",
+        "Longest time for which `minOffsetsPerTrigger` may delay records; refused without it. A number alone is"
+        " milliseconds, as in Spark.",
         field="max_trigger_delay_s", shown_default="15m",
     ),
     OptionSpec(
@@ -168,7 +171,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " max.poll.interval.ms. The next owners read the batch again. The batch is neither limited nor cancelled, and"
         " the member rejoins when it has ended. Without this option, a hanging sink keeps its partitions until a"
         " rebalance revokes them and `drainTimeoutMs` has passed. With `kafka.group.instance.id` the partitions stay"
-        " until the session has expired. Needs `checkpointLocation`; with `assign` it has no effect.",
+        " until the session has expired. Needs `checkpointLocation`; refused with `assign`.",
         field="max_batch_s",
     ),
     OptionSpec(
@@ -223,7 +226,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "metricsLagIntervalMs", read.integer(0, 2**31 - 1), 30_000, "milliseconds, an integer from 0",
         "With `metricsPath` or `metricsPort`: how often the lag is measured (event `lag`), in parallel to the batches;"
-        " 0: never.", field="metrics_lag_interval_s",
+        " 0: never. Refused without one of the two.", field="metrics_lag_interval_s",
     ),
     OptionSpec(
         "metricsPort", read.integer(0, read.PORT_MAX), None, "0 to 65535",
@@ -234,9 +237,10 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "metricsAddress", read.text, "127.0.0.1", "127.0.0.1, ::1, localhost, or what the driver permits",
-        "Address on which `metricsPort` listens. Any other address, such as 0.0.0.0 (all), lets other machines read the"
-        " metrics, which have no TLS and no password. So the driver's variable `GROUPKAFKA_METRICS_ADDRESSES` must name"
-        " it. See [docs/security.md](../security.md#what-options-may-name).", field="metrics_address",
+        "Address on which `metricsPort` listens; refused without it. Any other address, such as 0.0.0.0 (all), lets"
+        " other machines read the metrics, which have no TLS and no password. So the driver's variable"
+        " `GROUPKAFKA_METRICS_ADDRESSES` must name it. See [docs/security.md](../security.md#what-options-may-name).",
+        field="metrics_address",
     ),
     OptionSpec(
         "kafkaConsumer.pollTimeoutMs", read.integer(1, 2**31 - 1), 120_000, "milliseconds, an integer from 1",

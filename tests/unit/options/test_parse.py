@@ -157,7 +157,12 @@ def test_defaults() -> None:
     ],
 )
 def test_accepted(name: str, value: str, attribute: str, parsed: object) -> None:
-    assert getattr(parse_options(REQUIRED | {name: value}), attribute) == parsed
+    beside = {
+        "maxTriggerDelay": {"minOffsetsPerTrigger": "1"},
+        "metricsAddress": {"metricsPort": "0"},
+        "startingOffsetsByTimestampStrategy": {"startingTimestamp": "0"},
+    }
+    assert getattr(parse_options(REQUIRED | beside.get(name, {}) | {name: value}), attribute) == parsed
 
 
 def test_names_are_case_insensitive() -> None:
@@ -211,8 +216,49 @@ def test_what_only_strategies_read_needs_one(name: str, strategy: str) -> None:
     error = refusal(REQUIRED | {name: "2"})
     assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
     assert f"'{name}' (value '2')" in str(error)
-    assert "only strategies of option assignors read it" in str(error)
+    assert "it has no effect without assignors" in str(error)
     assert f"set assignors={strategy}, in all queries of the group, or leave {name} out" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others"),
+    [
+        ("metricsAddress", "127.0.0.1", "metricsPort"),
+        ("metricsLagIntervalMs", "1000", "metricsPort or metricsPath"),
+        ("maxTriggerDelay", "5m", "minOffsetsPerTrigger"),
+        ("startingOffsetsByTimestampStrategy", "latest", "startingTimestamp or startingOffsetsByTimestamp"),
+    ],
+)
+def test_an_option_that_would_have_no_effect(name: str, value: str, others: str) -> None:
+    error = refusal(REQUIRED | {name: value})
+    assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
+    assert f"'{name}' (value '{value}')" in str(error)
+    assert f"set {others}, or leave {name} out" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kafka.group.instance.id", "one"),
+        ("kafka.partition.assignment.strategy", "range"),
+        ("assignors", "weighted"),
+        ("onPartitionsLost", "fail"),
+        ("maxBatchMs", "60000"),
+    ],
+)
+def test_assign_is_no_member(name: str, value: str) -> None:
+    chosen = {"assign": '{"orders":[0]}', "checkpointLocation": "/data/checkpoint", name: value}
+    error = refusal({key: text for key, text in REQUIRED.items() if key != "subscribe"} | chosen)
+    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
+    assert f"'{name}' (value '{value}') and 'assign' (value '{chosen['assign']}')" in str(error)
+
+
+@pytest.mark.parametrize("value", ["user:secret@host:9092", "kafka://user:secret@host:9092", "secret@host:9092"])
+@pytest.mark.parametrize("prefix", ["", "executor."])
+def test_a_password_in_the_address_of_a_broker_is_masked(value: str, prefix: str) -> None:
+    error = refusal(REQUIRED | {f"{prefix}kafka.bootstrap.servers": value})
+    assert error.condition.id == "GROUPKAFKA.OPTION_INVALID"
+    assert "secret" not in str(error)
 
 
 @pytest.mark.parametrize("strategies", ["range", "redundant", "sticky,rack-aware"])
