@@ -52,7 +52,12 @@ _USER = r"(://)[^/\s@]+@"
 def masked_foreign(text: str) -> str:
     """Return the text of another program's error with everything replaced that may be a secret, known or not."""
     text = re.sub(_NAMED, rf"\1{MASK}", masked(text), flags=re.IGNORECASE)
-    return re.sub(_USER, rf"\1{MASK}@", re.sub(_JWT, MASK, text))
+    return without_user(re.sub(_JWT, MASK, text))
+
+
+def without_user(text: str) -> str:
+    """Return the text with user and password masked in its URLs."""
+    return re.sub(_USER, rf"\1{MASK}@", text)
 
 
 def _value(word: str) -> str:

@@ -26,7 +26,7 @@ from spark_groupsource.options.secrets import (
 )
 from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TOKEN_PROVIDER
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
-from spark_groupsource.redaction import MASK
+from spark_groupsource.redaction import MASK, without_user
 
 LOG = logging.getLogger(__name__)
 CLIENT_PREFIX = "kafka."
@@ -64,7 +64,7 @@ def _setting(option: str) -> str:
 def shown_value(name: str, value: str) -> str:
     """Return the value for errors and logs: masked if it may be a secret, by its name, or as a URL with a user."""
     has_user = "@" in value and name.lower().endswith("bootstrap.servers")
-    return MASK if has_user or is_sensitive(name) else value
+    return MASK if has_user or is_sensitive(name) else without_user(value)
 
 
 def shown_unknown(name: str, value: str) -> str:

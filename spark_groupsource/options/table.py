@@ -217,7 +217,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " without `assignors`.", field="member_redundancy",
     ),
     OptionSpec(
-        "metricsPath", read.text, None, "a path on the driver's machine",
+        "metricsPath", read.local_path, None, "a path on the driver's machine",
         "Append one JSON line per event of the member to this file: state, partitions, rebalances and their outcome,"
         " drain times, commits, repeats. Each query needs its own file. The file must not exist yet, or begin with"
         " such a line; it must not be a link. If it cannot be written, the query logs a warning and runs without it.",

@@ -32,6 +32,13 @@ def text(value: str) -> str:
     return value.strip()
 
 
+def local_path(value: str) -> str:
+    """Return a path of this machine. Raises `ValueError` for a URI, which would be a relative path."""
+    if re.match("[a-z][a-z0-9+.-]+:/", value.strip(), re.IGNORECASE):
+        raise ReasonedValueError("The value is a URI")
+    return text(value)
+
+
 def broker_list(value: str) -> str:
     """Check a comma-separated list of `[protocol://]host[:port]` and return it unchanged."""
     found = [_BROKER.fullmatch(entry.strip()) for entry in value.split(",") if entry.strip()]

@@ -261,6 +261,14 @@ def test_a_password_in_the_address_of_a_broker_is_masked(value: str, prefix: str
     assert "secret" not in str(error)
 
 
+@pytest.mark.parametrize("value", ["s3a://key:secret@bucket/metrics.json", "file:/var/log/metrics.json"])
+def test_the_path_of_metrics_is_no_uri(value: str) -> None:
+    error = refusal(REQUIRED | {"metricsPath": value})
+    assert error.condition.id == "GROUPKAFKA.OPTION_INVALID"
+    assert "The value is a URI" in str(error)
+    assert "secret" not in str(error)
+
+
 @pytest.mark.parametrize("strategies", ["range", "redundant", "sticky,rack-aware"])
 def test_a_group_that_changes_its_strategy_keeps_its_other_options(strategies: str) -> None:
     options = parse(assignors=strategies, memberWeight="3", memberRedundancy="4")
