@@ -54,7 +54,6 @@ _READ_BESIDE = {
     "memberRedundancy": (("assignors",), "assignors=redundant, in all queries of the group"),
     "metricsAddress": (("metricsPort",), "metricsPort"),
     "metricsLagIntervalMs": (("metricsPort", "metricsPath"), "metricsPort or metricsPath"),
-    "maxTriggerDelay": (("minOffsetsPerTrigger",), "minOffsetsPerTrigger"),
     "startingOffsetsByTimestampStrategy": (
         ("startingTimestamp", "startingOffsetsByTimestamp"), "startingTimestamp or startingOffsetsByTimestamp",
     ),

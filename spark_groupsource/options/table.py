@@ -123,7 +123,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxTriggerDelay", read.duration_s, 900.0, "a duration such as 500ms, 30s, 15m, 1h",
-        "Longest time for which `minOffsetsPerTrigger` may delay records; refused without it. A number alone is"
+        "Longest time for which `minOffsetsPerTrigger` may delay records; no effect without it. A number alone is"
         " milliseconds, as in Spark.",
         field="max_trigger_delay_s", shown_default="15m",
     ),

@@ -158,7 +158,6 @@ def test_defaults() -> None:
 )
 def test_accepted(name: str, value: str, attribute: str, parsed: object) -> None:
     beside = {
-        "maxTriggerDelay": {"minOffsetsPerTrigger": "1"},
         "metricsAddress": {"metricsPort": "0"},
         "startingOffsetsByTimestampStrategy": {"startingTimestamp": "0"},
     }
@@ -225,7 +224,6 @@ def test_what_only_strategies_read_needs_one(name: str, strategy: str) -> None:
     [
         ("metricsAddress", "127.0.0.1", "metricsPort"),
         ("metricsLagIntervalMs", "1000", "metricsPort or metricsPath"),
-        ("maxTriggerDelay", "5m", "minOffsetsPerTrigger"),
         ("startingOffsetsByTimestampStrategy", "latest", "startingTimestamp or startingOffsetsByTimestamp"),
     ],
 )
