@@ -54,10 +54,7 @@ _READ_BESIDE = {
     "memberRedundancy": (("assignors",), "assignors=redundant, in all queries of the group"),
     "metricsAddress": (("metricsPort",), "metricsPort"),
     "metricsLagIntervalMs": (("metricsPort", "metricsPath"), "metricsPort or metricsPath"),
-    "startingOffsetsByTimestampStrategy": (
-        ("startingTimestamp", "startingOffsetsByTimestamp"), "startingTimestamp or startingOffsetsByTimestamp",
-    ),
-}  # fmt: skip
+}
 # Options of a group's member, which a query with `assign` is not.
 _OF_MEMBERS = (
     "assignors", "kafka.group.instance.id", "kafka.partition.assignment.strategy", "kafka.group.remote.assignor",

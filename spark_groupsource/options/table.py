@@ -90,8 +90,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "startingOffsetsByTimestampStrategy", read.choice(NoMatchStrategy), NoMatchStrategy.ERROR,
         "error, latest",
-        "Meaning of a starting time for a partition without a record at or after it; refused without such a time.",
-        field="no_match_strategy",
+        "Meaning of a starting time for a partition without a record at or after it.", field="no_match_strategy",
     ),
     OptionSpec(
         "endingOffsets", start_of, None,

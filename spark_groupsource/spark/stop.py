@@ -49,11 +49,11 @@ _CLOSE_S = 5.0
 _LOCAL_LOOK_S, _STORE_LOOK_S = 0.5, 2.0
 # Seconds that the end waits for Spark's listeners, so that the last lines of a program are not lost.
 _LISTENERS_S = 3.0
-# How Spark reports that a signal to all processes has ended a command of Hadoop (chmod, with a local checkpoint), or a
-# Python worker.
+# How Spark reports that a signal to all processes has ended a command of Hadoop (chmod, with a local checkpoint), a
+# Python worker, or a planner: that is an EOFException, without a message.
 _PROCESS_ENDED = re.compile(
     r"ExitCodeException exitCode=(130|143)\b|spawn helper: pid: \d+, signal: (2|15)\b"
-    r"|Python worker exited unexpectedly"
+    r"|Python worker exited unexpectedly|terminated with exception: +(null )?SQLSTATE"
 )
 # In the offsets of this source, and of no other one, in Spark's progress.
 _OWN_OFFSET = '"lineage"'

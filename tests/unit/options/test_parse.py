@@ -157,10 +157,7 @@ def test_defaults() -> None:
     ],
 )
 def test_accepted(name: str, value: str, attribute: str, parsed: object) -> None:
-    beside = {
-        "metricsAddress": {"metricsPort": "0"},
-        "startingOffsetsByTimestampStrategy": {"startingTimestamp": "0"},
-    }
+    beside = {"metricsAddress": {"metricsPort": "0"}}
     assert getattr(parse_options(REQUIRED | beside.get(name, {}) | {name: value}), attribute) == parsed
 
 
@@ -224,7 +221,6 @@ def test_what_only_strategies_read_needs_one(name: str, strategy: str) -> None:
     [
         ("metricsAddress", "127.0.0.1", "metricsPort"),
         ("metricsLagIntervalMs", "1000", "metricsPort or metricsPath"),
-        ("startingOffsetsByTimestampStrategy", "latest", "startingTimestamp or startingOffsetsByTimestamp"),
     ],
 )
 def test_an_option_that_would_have_no_effect(name: str, value: str, others: str) -> None:

@@ -420,6 +420,7 @@ def test_a_request_to_a_run_of_the_past_does_not_count(change: dict[str, Any], l
     [
         "java.io.IOException: Cannot run program: Failed to exec spawn helper: pid: 2145, signal: 2",
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception:  SQLSTATE: XXKST",  # an EOFException
     ],
 )
 @pytest.mark.parametrize("signalled", [True, False])
@@ -440,7 +441,7 @@ def test_a_process_of_spark_that_the_signal_has_ended_is_a_cancelled_batch(
         if signalled:
             assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
         else:
-            with pytest.raises(StreamingQueryException, match=r"spawn helper|exited unexpectedly"):
+            with pytest.raises(StreamingQueryException, match=r"spawn helper|exited unexpectedly|SQLSTATE"):
                 run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
 
 
