@@ -194,7 +194,7 @@ class Member:
             self._give_up()
             return
         self.check()
-        self._fetch_offsets()
+        self._fetch_for_assigned()
         if self._committer.free:
             self.proof.prove()
         self._check_completion()
@@ -205,7 +205,7 @@ class Member:
         if self.error is not None:
             raise self.error
 
-    def _fetch_offsets(self) -> None:
+    def _fetch_for_assigned(self) -> None:
         """Fetch the group's offsets of newly assigned partitions."""
         wanted = self.machine.unfetched()
         if wanted and self.machine.state is MemberState.JOINED and self._fetch_pace.due():
@@ -244,7 +244,7 @@ class Member:
         flight = self.machine.flight
         # R25: the answer may be about an earlier batch
         if self.machine.state not in FINAL_STATES and flight is not None and flight.end == end:
-            self._completed(end)
+            self._complete(end)
 
     # --- a batch that takes too long
 
@@ -304,7 +304,7 @@ class Member:
         """Forget a plan that Spark never logged."""
         self._apply(self.machine.handle(BatchDiscarded()))
 
-    def _completed(self, end: SourceOffset) -> None:
+    def _complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`."""
         flight, behind = self.machine.flight, self.machine.pending()
         self._apply(self.machine.handle(BatchCompleted(end)))
@@ -329,7 +329,7 @@ class Member:
 
     def complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`. Compare `end`, where Spark goes on, with the commit log."""
-        self._completed(end)
+        self._complete(end)
         self._completion.check_start(end)
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
