@@ -656,14 +656,14 @@ class Member:
         3. The deadline passes before the next check has its answer: the batch is handed over without a commit.
         4. The next owner repeats the batch.
         """
+        if not deadline.expired():
+            return False
         flight = self.machine.flight
-        if not deadline.expired() or flight is None:
-            return deadline.expired()
         spare_s = max(0.0, self._options.rebalance_timeout_s - self._options.drain_timeout_s)
+        if flight is None or deadline.passed_s() >= min(LAST_CHECK_S, spare_s / 2):
+            return True
         # R103: a batch that is complete is not repeated
-        return deadline.passed_s() >= min(LAST_CHECK_S, spare_s / 2) or self._completion.denies(
-            flight.end, deadline.ends_s
-        )
+        return self._completion.denies(flight.end, deadline.ends_s)
 
     def _flight_is_awaited(self) -> bool:
         """Return whether there is a batch in flight for which a stop waits: one that this member can still commit."""
