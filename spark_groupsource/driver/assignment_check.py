@@ -69,7 +69,8 @@ class AssignmentCheck:
         assigned = members.get(member_id, frozenset())
         if assigned == owned:
             self._different = None
-            self._until = None if self._until.expired() else self._until
+            if self._until.expired():
+                self._until = None
         elif self._different is None or self._different[0] != (assigned, owned):
             self._different = (assigned, owned), Deadline(self._clock, _LASTS_S)
         # R84: the client will not learn it
