@@ -117,7 +117,7 @@ class OwnerLock(MemberListener):
         self._held: frozenset[int] = frozenset()
         # The number of the lock's partition; None until the group was asked after an assignment.
         self._number: int | None = None
-        self._renew = False
+        self._renews = False
         self._changed = threading.Condition()
         self._state = LockState.WAITING
         self._error: Exception | None = None
@@ -209,8 +209,8 @@ class OwnerLock(MemberListener):
         if self._alive() > self._longest_silence_s:
             self._happened(LockEvent.SILENT)
             self._pace.hurry()
-        if self._renew:
-            self._renewed()
+        if self._renews:
+            self._renew()
         self._port.poll()
         if self._number is None and self._held and self._pace.due():
             self._find()
@@ -227,9 +227,9 @@ class OwnerLock(MemberListener):
         silence_s, self._last_s = now_s - self._last_s, now_s
         return silence_s
 
-    def _renewed(self) -> None:
+    def _renew(self) -> None:
         """Replace a client that cannot go on by itself."""
-        self._renew = False
+        self._renews = False
         self._lost()
         self._port.close()
         self._port.open(self)
@@ -300,7 +300,7 @@ class OwnerLock(MemberListener):
         self._held = kept
         self._port.release(partitions)
         # A client that has joined again meanwhile would take part in no later rebalance (rule R117).
-        self._renew = self._renew or self._port.generation != generation
+        self._renews = self._renews or self._port.generation != generation
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`. The queries are stopped by the driver; nobody waits for that."""
@@ -321,7 +321,7 @@ class OwnerLock(MemberListener):
         if self._holds():
             self._happened(LockEvent.SILENT)
         else:
-            self._renew = True
+            self._renews = True
 
     def on_error(self, error: GroupKafkaError) -> None:
         """See `MemberListener`."""
@@ -331,9 +331,9 @@ class OwnerLock(MemberListener):
     def on_instance_id_unreleased(self) -> None:
         """See `MemberListener`: the lock has no static members."""
 
-    def on_renewed(self) -> None:
+    def on_unusable(self) -> None:
         """See `MemberListener`."""
-        self._renew = True
+        self._renews = True
 
     # --- helpers
 

@@ -107,7 +107,7 @@ class MemberListener(Protocol):
     def on_instance_id_unreleased(self) -> None:
         """Handle a static member's old session that has not ended yet (KIP-848): close, wait and open again."""
 
-    def on_renewed(self) -> None:
+    def on_unusable(self) -> None:
         """Replace a client that still has lost partitions, or that cannot join again."""
 
 

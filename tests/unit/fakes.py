@@ -172,7 +172,7 @@ class FakeGroup:
 
         def run() -> None:
             self.owned.clear()
-            self._on().on_renewed()
+            self._on().on_unusable()
 
         self.post(run)
 

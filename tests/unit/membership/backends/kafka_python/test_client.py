@@ -133,7 +133,7 @@ class Bed:
     """An open group on a scripted client; nothing polls until it subscribes."""
 
     def __init__(self, *offered: Assignor | str, protocol: RebalanceProtocol = RebalanceProtocol.COOPERATIVE) -> None:
-        self.listener = Listener("renewed", "answer_lost", "instance_id_unreleased")
+        self.listener = Listener("unusable", "answer_lost", "instance_id_unreleased")
         self.clock = ManualClock()
         self.group = KafkaPythonGroup(OPTIONS, offered or (WeightedAssignor(),), protocol, MemberSettings(), self.clock)
         self.group.open(self.listener)
