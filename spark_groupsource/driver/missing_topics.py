@@ -168,7 +168,7 @@ class MissingTopics:
             members = self._cluster.members(self._options.group_id)
             if members is None or not self.joins:
                 return bool(members)
-            if own := self._member.id_by_topic_ids():
+            if own := self._member.kip848_member_id():
                 return bool(members.keys() - {own})
             joined = self._member.view().state is MemberState.JOINED
             if len(members) != 1 or joined or wait.expired() or self._member.stopping:

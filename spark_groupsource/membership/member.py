@@ -323,9 +323,9 @@ class Member:
         return self._port.fetch_offsets(partitions, timeout_s)
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """See `GroupPort`; empty while the client is replaced."""
-        return "" if self._renewal.due else self._port.id_by_topic_ids
+        return "" if self._renewal.due else self._port.kip848_member_id
 
     def complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`. Compare `end`, where Spark goes on, with the commit log."""

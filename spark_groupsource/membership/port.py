@@ -119,7 +119,7 @@ class GroupPort(Protocol):
         """Whether a revoke names only the partitions to give up (cooperative, KIP-848)."""
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """The member's id if its group assigns partitions by topic id (KIP-848), else empty."""
 
     @property

@@ -140,9 +140,9 @@ class MembershipThread:
         """Return a frozen view of the member."""
         return self._call("view", self._member.machine.view)
 
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """Return the member's id if its group assigns partitions by topic id (KIP-848), else an empty text."""
-        return self._call("id_by_topic_ids", lambda: self._member.id_by_topic_ids)
+        return self._call("kip848_member_id", lambda: self._member.kip848_member_id)
 
     def rejoin(self) -> None:
         """Hand over all partitions and join the group again. Returns before that is done."""

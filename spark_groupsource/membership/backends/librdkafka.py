@@ -152,7 +152,7 @@ class LibrdkafkaGroup:
         return self._incremental
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """See `GroupPort`."""
         by_id = self._options.group_protocol is GroupProtocol.CONSUMER and not self._options.subscription.partitions
         return (self._client().memberid() or "") if by_id else ""

@@ -191,7 +191,7 @@ class GroupClient:
         return b""
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """See `GroupPort`."""
         return ""
 

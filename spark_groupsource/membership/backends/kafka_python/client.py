@@ -103,7 +103,7 @@ class KafkaPythonGroup:
         return self._protocol is RebalanceProtocol.COOPERATIVE
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """See `GroupPort`."""
         return ""
 
