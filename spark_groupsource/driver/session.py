@@ -281,6 +281,7 @@ class Session:
 
     def _planned(self, start: SourceOffset, known: Known, bounds: ReadBounds) -> SourceOffset:
         deadline: StepDeadline | None = None
+        may_be_last = self._later is not NextTrigger.COMES
         while deadline is None or not deadline.expired():
             # Without a topic nothing is ever assigned.
             view = self._readiness.settled_view(self._later if self._topics.present else NextTrigger.COMES)
@@ -294,10 +295,10 @@ class Session:
             deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
                 own, present = self._lineage(start), self._topics.present
-                self._go_by(self._starts.establish(view, start, present, own, waits=not self._later.is_sure))
+                self._go_by(self._starts.establish(view, start, present, own, waits=may_be_last))
                 self._logs.forget()
                 continue
-            match self._planner.step(view.positions, bounds, ends_itself=not self._later.is_sure):
+            match self._planner.step(view.positions, bounds, may_be_last=may_be_last):
                 case Plan(ranges, described):
                     end = self._fix(view, start, ranges, described)
                     if end is not None:
@@ -322,7 +323,7 @@ class Session:
         AvailableNow and Once cannot leave it to the next trigger. They wait for an unavailable coordinator as long as
         for unavailable brokers. A wait for the assignment has limits of its own and counts as one step only.
         """
-        if not self._later.is_sure:
+        if self._later is not NextTrigger.COMES:
             return StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _PLAN_STEP_S)
         return StepDeadline(self._clock, PLAN_TIMEOUT_S, PLAN_TIMEOUT_S)
 
