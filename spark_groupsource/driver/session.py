@@ -124,7 +124,7 @@ class Session:
             clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, recreated=recreated,
             truncation=self._truncation, shared=self._shared, metrics=metrics, pause=pause, lineages=lineages,
         )  # fmt: skip
-        self._own: Lineage | None = None
+        self._lineage: Lineage | None = None
         self._topics = TopicWatch(options, cluster, clock, self._state)
         self._missing = MissingTopics(
             options, cluster,
@@ -143,7 +143,7 @@ class Session:
         self._started, self._available_now, self._later = False, False, NextTrigger.COMES
 
     def __repr__(self) -> str:
-        lineage = None if self._own is None else self._own.name
+        lineage = None if self._lineage is None else self._lineage.name
         return f"Session(group={self._options.group_id!r}, lineage={lineage}, {self._member!r})"
 
     # --- life
@@ -267,7 +267,7 @@ class Session:
         while True:
             try:
                 self._begin(known)
-                self._go_by(self._lineage(start))
+                self._go_by(self._lineage_from(start))
                 self._complete(start)
                 if self._missing.refresh(known):
                     self._member.subscribe(self._topics.names)
@@ -294,8 +294,8 @@ class Session:
                 return start
             deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
-                own, present = self._lineage(start), self._topics.present
-                self._go_by(self._starts.establish(view, start, present, own, waits=may_be_last))
+                lineage, present = self._lineage_from(start), self._topics.present
+                self._go_by(self._starts.establish(view, start, present, lineage, waits=may_be_last))
                 self._logs.forget()
                 continue
             match self._planner.step(view.positions, bounds, may_be_last=may_be_last):
@@ -389,11 +389,11 @@ class Session:
         except GroupKafkaError as error:
             LOG.warning("what executors have skipped of the last batch is not known: %s", error)
 
-    def _lineage(self, start: SourceOffset) -> Lineage:
-        return self._own or Lineage(start.lineage, start.reset)
+    def _lineage_from(self, start: SourceOffset) -> Lineage:
+        return self._lineage or Lineage(start.lineage, start.reset)
 
-    def _go_by(self, own: Lineage) -> None:
-        self._own, self._metrics.lineage = own, own.name
+    def _go_by(self, lineage: Lineage) -> None:
+        self._lineage, self._metrics.lineage = lineage, lineage.name
 
     def _fix(
         self,
@@ -408,7 +408,7 @@ class Session:
         """
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        end = next_offset(start, self._lineage(start), ids, ranges, deleted=self._topics.deleted)
+        end = next_offset(start, self._lineage_from(start), ids, ranges, deleted=self._topics.deleted)
         if not self._member.fix(self._batch(end), view.assignment):
             return None
         self._logs.planned()
