@@ -357,9 +357,9 @@ class TruncationWatch:
         found = {}
         for partition, backlog in backlogs.items():
             if backlog.end >= backlog.position:
-                self._state.reaches(partition)
+                self._state.clear_short(partition)
                 continue
-            is_short, row = self._state.is_short(partition), self._state.partition(partition)
+            is_short, row = self._state.saw_short(partition), self._state.partition(partition)
             row.short_reported = row.short_reported or partition in cut
             if is_short and not row.short_reported:
                 found[partition] = backlog.end

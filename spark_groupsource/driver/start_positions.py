@@ -220,7 +220,7 @@ class StartPositions:
                 if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
                     self._truncation.learn(item for item in start.ranges if item.partition == partition)
                 if not decision.recreated:
-                    self._truncation.learn(_reached(partition, offset))
+                    self._truncation.learn(_last_range(partition, offset))
             # R116: the mark of the owner, from the start on
             has_state = self._shared.marks(start) if partition in group else None
             if must_pin(decision, position, offset):
@@ -496,7 +496,7 @@ def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:
     return max(known, default=None)
 
 
-def _reached(partition: TopicPartition, group: GroupOffset | None) -> list[OffsetRange]:
+def _last_range(partition: TopicPartition, group: GroupOffset | None) -> list[OffsetRange]:
     """Return the range that ends at the group's offset, with its leader epoch; nothing if its metadata does not fit."""
     metadata = metadata_of(group)
     if group is None or metadata is None or metadata.end != group.offset:
