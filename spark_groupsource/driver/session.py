@@ -191,7 +191,7 @@ class Session:
 
     def unless_left(self, call: Callable[[], object]) -> None:
         """Call the member; do nothing if it leaves meanwhile after a request to stop (rule R79)."""
-        self._draining.call(call)
+        self._draining.unless_left(call)
 
     def stop(self) -> None:
         """Commit all completed offsets, leave the group and close all clients. Idempotent; all waits are bounded."""
@@ -214,7 +214,7 @@ class Session:
         if self._member.stopping:
             return
         try:
-            self._draining.call(lambda: self._begin(NOTHING))
+            self._draining.unless_left(lambda: self._begin(NOTHING))
         except OptionError as error:
             # The topic may have been read before and deleted since: the first `latest_offset` knows what was read.
             if error.condition != errors.TOPIC_UNKNOWN:
@@ -258,7 +258,7 @@ class Session:
     def _drained(self, start: SourceOffset) -> SourceOffset:
         """Complete the batch that ended at `start`, and plan nothing more, because a stop was requested (rule R79)."""
         if self._started:
-            self._draining.call(lambda: self._complete(start))
+            self._draining.unless_left(lambda: self._complete(start))
         self._draining.check(ends_itself=self._later is NextTrigger.NONE)
         return start
 
@@ -349,7 +349,7 @@ class Session:
         """Handle Spark's own, late report that the batch that ends at `end` is complete."""
         # A query with several sources may have batches of the others when this one is drained, or was never started.
         if self._started:
-            self._draining.call(lambda: self._member.complete(end))
+            self._draining.unless_left(lambda: self._member.complete(end))
 
     def _complete(self, start: SourceOffset) -> None:
         reach("before-complete", self._options.client_id)
@@ -440,7 +440,7 @@ class Session:
         tasks = replayed
         if tasks is None:
             if self._shared.begins():
-                self._draining.call(lambda: self._mark_owned(end))
+                self._draining.unless_left(lambda: self._mark_owned(end))
             tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
         given_out = tuple(item for task in tasks for item in task)
         self._flight = _InFlight(end, read=True, given_out=given_out, replayed=replayed)
