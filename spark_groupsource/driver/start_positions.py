@@ -458,10 +458,8 @@ def _resolve(
         check_named(options.starting, partitions_of(options.subscription, described))
     starts = {decision.partition: open_start(decision, options.starting) for decision in open_ones}
     latest = options.no_match_strategy is NoMatchStrategy.LATEST
-    # R4: asking the log finds a partition that does not exist
-    # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
-    # start positions of all.
     must_have = partitions_of(options.subscription, described) if is_new else ()
+    # R4: all are looked up, which finds a partition that does not exist
     found = look_up(cluster, starts, options.starting, unmatched_is_latest=latest, must_have=must_have)
     return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
 
