@@ -92,17 +92,17 @@ class _Joining:
         self._group = group
         self._clock = clock
         self._since_s: float | None = None
-        self._is_told = False
+        self._is_reported = False
 
     def saw(self, state: str) -> None:
         """Take notice of the client's state in its group."""
         now_s = self._clock.monotonic_s()
         if state in _SETTLED:
-            self._since_s, self._is_told = None, False
+            self._since_s, self._is_reported = None, False
         elif self._since_s is None:
             self._since_s = now_s
-        elif now_s - self._since_s >= _UNSETTLED_AFTER_S and not self._is_told:
-            self._is_told = True
+        elif now_s - self._since_s >= _UNSETTLED_AFTER_S and not self._is_reported:
+            self._is_reported = True
             LOG.warning(
                 "the client does not finish a rebalance, and the other members may wait for it: group=%s join_state=%s"
                 " for=%.0f s; if `groupkafka group` shows PreparingRebalance all the time, restart this query",
