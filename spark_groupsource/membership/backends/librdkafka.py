@@ -22,7 +22,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
 from spark_groupsource.client.answers import decoded_offsets
-from spark_groupsource.client.errors import LastTransportError, kafka_error, map_error, map_group_error
+from spark_groupsource.client.errors import TransportState, kafka_error, map_error, map_group_error
 from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline, SystemClock
@@ -133,7 +133,7 @@ class LibrdkafkaGroup:
         self._consumer: Consumer | None = None
         self._listener: MemberListener | None = None
         self._callback_error: BaseException | None = None
-        self._transport = LastTransportError(options.token_login, clock)
+        self._transport = TransportState(options.token_login, clock)
         self._clock = clock or SystemClock()
         self._joining = _Joining(options.group_id, self._clock)
         self._life = _Life.OPENED

@@ -168,7 +168,7 @@ class KafkaPythonGroup:
             self._check_identity(self._internals.heartbeat_answered_s, self._listener)
 
     def _check_identity(self, answered_s: float, listener: MemberListener) -> None:
-        """Report an identity that is refused for good; see `LastTransportError`."""
+        """Report an identity that is refused for good; see `TransportState`."""
         self._identity.learn()
         if answered_s > self._heartbeat_s:
             self._heartbeat_s = answered_s
