@@ -155,7 +155,7 @@ class Member:
             self._port.open(self)
             self._apply(self.machine.handle(Started()))
             self._report.started()
-            self.proof.alive()
+            self.proof.measure_gap_s()
             while not self._may_leave():
                 self._step()
             self._leave()

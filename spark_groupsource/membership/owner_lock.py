@@ -206,7 +206,7 @@ class OwnerLock(MemberListener):
             LOG.warning("the lock's member has not left cleanly: group=%s error=%s", self._options.group_id, error)
 
     def _step(self) -> None:
-        if self._alive() > self._longest_silence_s:
+        if self._measure_gap_s() > self._longest_silence_s:
             self._happened(LockEvent.SILENT)
             self._pace.hurry()
         if self._renews:
@@ -222,7 +222,7 @@ class OwnerLock(MemberListener):
         with self._changed:
             return self._state in UNDECIDED or (old and self._state in PROVES_AGAIN)
 
-    def _alive(self) -> float:
+    def _measure_gap_s(self) -> float:
         now_s = self._clock.boottime_s()
         silence_s, self._last_s = now_s - self._last_s, now_s
         return silence_s
@@ -250,10 +250,10 @@ class OwnerLock(MemberListener):
         """Prove the lock by a commit. A slow answer proves nothing, as in rule R67."""
         if self._number is None:
             return
-        self._alive()
+        self._measure_gap_s()
         asked_s, self._asks = self._clock.boottime_s(), True
         result = self._commit(self._number)
-        if result.acknowledged and self._alive() < self._length.shortest_s / 2:
+        if result.acknowledged and self._measure_gap_s() < self._length.shortest_s / 2:
             self._proven_s, self._asks = asked_s, False
             self._happened(LockEvent.PROVEN)
         elif result.lost:
@@ -379,7 +379,7 @@ class OwnerLock(MemberListener):
         if deadline.expired():
             LOG.warning("the queries have not ended in time, the lock is given up: group=%s", self._options.group_id)
             self._happened(LockEvent.LOST)
-        self._alive()
+        self._measure_gap_s()
 
     def _lost(self) -> None:
         self._held, self._number = frozenset(), None
