@@ -44,24 +44,20 @@ class SystemClock:
 class Deadline:
     """A moment by which a sequence of steps must be finished."""
 
-    __slots__ = ("_clock", "_ends_s")
+    __slots__ = ("_clock", "ends_s")
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock
-        self._ends_s = clock.monotonic_s() + timeout_s
+        # In seconds of the monotonic clock.
+        self.ends_s = clock.monotonic_s() + timeout_s
 
     def remaining_s(self) -> float:
         """Return the seconds left, never below 0."""
-        return max(0.0, self._ends_s - self._clock.monotonic_s())
-
-    @property
-    def ends_s(self) -> float:
-        """The moment, in seconds of the monotonic clock."""
-        return self._ends_s
+        return max(0.0, self.ends_s - self._clock.monotonic_s())
 
     def passed_s(self) -> float:
         """Return the seconds since the moment, never below 0."""
-        return max(0.0, self._clock.monotonic_s() - self._ends_s)
+        return max(0.0, self._clock.monotonic_s() - self.ends_s)
 
     def expired(self) -> bool:
         """Return whether no time is left."""

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
 from spark_groupsource.client.answers import decoded_offsets
-from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, Patience, TransportState, kafka_error, map_error
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.admin import admin_client, answer_of
 from spark_groupsource.errors import CommandError
@@ -54,7 +54,7 @@ class GroupAdmin:
         self._clock = clock
         self._pause = pause
         self._group = options.group_id
-        self._transport = LastTransportError(options.token_login)
+        self._transport = TransportState(options.token_login)
         self._patience = Patience(options, clock, self._transport)
         self._client: AdminClient = admin_client(options, self._transport)
 

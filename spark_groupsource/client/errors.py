@@ -2,7 +2,7 @@
 
 Only this module, and the adapters that call it, map confluent_kafka's errors.
 
-A client reports connection errors through a callback. `LastTransportError` keeps those that explain a timeout.
+A client reports connection errors through a callback. `TransportState` keeps those that explain a timeout.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PRINCIPAL = "User:<its principal>"
 _REFUSED_S = 20.0
 
 
-class LastTransportError:
+class TransportState:
     """Keep the reason why the brokers could not be reached, because the error of a timeout does not contain it.
 
     `login`: where the client has its tokens from, if it logs in with tokens. Its provider's failure is a reason, too.
@@ -190,7 +190,7 @@ class Patience:
     `begin` starts the wait. Call the object repeatedly during the wait; it logs when a line is due.
     """
 
-    def __init__(self, options: SourceOptions, clock: Clock, transport: LastTransportError) -> None:
+    def __init__(self, options: SourceOptions, clock: Clock, transport: TransportState) -> None:
         self._options = options
         self._transport = transport
         self._pace = Pace(clock, _NOTICE_S)
@@ -211,7 +211,7 @@ def map_error(
     options: SourceOptions,
     error: KafkaError,
     request: str,
-    transport: LastTransportError,
+    transport: TransportState,
     topic: str = "?",
     *,
     waited_s: float = CONTACT_TIMEOUT_S,
@@ -250,7 +250,7 @@ def map_error(
 
 
 @contextmanager
-def mapped_errors(options: SourceOptions, request: str, transport: LastTransportError) -> Iterator[None]:
+def mapped_errors(options: SourceOptions, request: str, transport: TransportState) -> Iterator[None]:
     """Map `KafkaException` raised inside to the catalogue's errors; see `map_error`."""
     try:
         yield

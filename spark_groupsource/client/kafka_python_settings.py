@@ -83,8 +83,8 @@ _LEFT_TO_OTHERS = re.compile(
 )
 _REFUSED = "with option assignors the membership uses the client kafka-python, which has no such setting."
 _INSTEAD = "leave it out (executor.kafka.{name} sets it for executors only), or leave assignors out."
-# kafka-python's own default, and the minimum that it accepts: longer than a fetch may wait.
 _ROLE = "member"
+# The minimum that kafka-python accepts: longer than a fetch may wait.
 _MIN_REQUEST_MS = 1_000
 _METADATA_AGE_MS = 5_000
 
@@ -94,7 +94,7 @@ def member_consumer_settings(options: SourceOptions) -> dict[str, Any]:
 
     Raises `OptionError` for a setting that the client does not have, or for a value that it cannot parse.
     """
-    settings = _translated(options, "member", {**_BOTH, **_MEMBER})
+    settings = _translated(options, _ROLE, {**_BOTH, **_MEMBER})
     # A response that takes longer than the session timeout is useless to a member.
     settings.setdefault("request_timeout_ms", max(_MIN_REQUEST_MS, round(options.session_timeout_s * 1000)))
     # The client's own default is five minutes.

@@ -32,7 +32,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from spark_groupsource import errors
-from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, Patience, TransportState, kafka_error, map_error
 from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, outsider_settings
 from spark_groupsource.client.tokens import new_admin
 from spark_groupsource.clock import Clock, Deadline, StepDeadline
@@ -102,7 +102,7 @@ _LEADERS_FRESH_S = 300.0
 _LISTEN_S = 0.25
 
 
-def admin_client(options: SourceOptions, transport: LastTransportError) -> AdminClient:
+def admin_client(options: SourceOptions, transport: TransportState) -> AdminClient:
     """Create a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
     settings = outsider_settings(options, "admin", FETCH_SETTINGS, _CONSUMER_SETTINGS)
     with creating_client(options):
@@ -110,7 +110,7 @@ def admin_client(options: SourceOptions, transport: LastTransportError) -> Admin
 
 
 def answer_of(
-    client: AdminClient, future: Future[T], transport: LastTransportError, waits: Callable[[], object] = lambda: None
+    client: AdminClient, future: Future[T], transport: TransportState, waits: Callable[[], object] = lambda: None
 ) -> T:
     """Return the result of a request; call `waits` repeatedly until it arrives.
 
@@ -133,7 +133,7 @@ class _Admin:
     """The client for requests, and of which partitions it knows the leaders."""
 
     def __init__(
-        self, make: Callable[[], AdminClient], clock: Clock, transport: LastTransportError, patience: Patience
+        self, make: Callable[[], AdminClient], clock: Clock, transport: TransportState, patience: Patience
     ) -> None:
         self._make = make
         self._clock = clock
@@ -303,13 +303,13 @@ class LibrdkafkaCluster:
         clock: Clock,
         pause: Callable[[float], object],
         abandoned: Callable[[], bool] = lambda: False,
-        make_client: Callable[[SourceOptions, LastTransportError], AdminClient] = admin_client,
+        make_client: Callable[[SourceOptions, TransportState], AdminClient] = admin_client,
     ) -> None:
         self._options = options
         self._clock = clock
         self._pause = pause
         self._abandoned = abandoned
-        self._transport = LastTransportError(options.token_login, clock)
+        self._transport = TransportState(options.token_login, clock)
         self._patience = Patience(options, clock, self._transport)
         self._admin = _Admin(lambda: make_client(options, self._transport), clock, self._transport, self._patience)
         self._probe = Probe(options, self._transport)

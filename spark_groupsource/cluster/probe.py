@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from spark_groupsource import errors
 from spark_groupsource.client.answers import headers_of, partition_of, received
 from spark_groupsource.client.ending import on_own_thread
-from spark_groupsource.client.errors import LastTransportError, mapped_errors
+from spark_groupsource.client.errors import TransportState, mapped_errors
 from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.errors import CommandError
@@ -49,7 +49,7 @@ class Probe:
     def __init__(
         self,
         options: SourceOptions,
-        transport: LastTransportError,
+        transport: TransportState,
         make_consumer: Callable[[dict[str, Any]], Consumer] = new_consumer,
     ) -> None:
         self._options = options

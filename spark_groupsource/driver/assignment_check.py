@@ -54,7 +54,7 @@ class AssignmentCheck:
             self._seen, self._until, self._different = lost, Deadline(self._clock, _LASTS_S), None
         if self._until is None or not self._pace.due():
             return
-        member_id = self._member.id_by_topic_ids()
+        member_id = self._member.kip848_member_id()
         try:
             members = self._cluster.members(self._group, once=True) if member_id else None
         except GroupKafkaError as error:
@@ -69,7 +69,8 @@ class AssignmentCheck:
         assigned = members.get(member_id, frozenset())
         if assigned == owned:
             self._different = None
-            self._until = None if self._until.expired() else self._until
+            if self._until.expired():
+                self._until = None
         elif self._different is None or self._different[0] != (assigned, owned):
             self._different = (assigned, owned), Deadline(self._clock, _LASTS_S)
         # R84: the client will not learn it

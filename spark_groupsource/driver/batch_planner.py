@@ -74,10 +74,10 @@ class BatchPlanner:
         self._name = name
         self._usual_bytes = _USUAL_BYTES
 
-    def step(self, positions: Mapping[TopicPartition, int], bounds: ReadBounds, *, ends_itself: bool = False) -> Step:
+    def step(self, positions: Mapping[TopicPartition, int], bounds: ReadBounds, *, may_be_last: bool = False) -> Step:
         """Return the plan from these positions on, or why there is none.
 
-        If the query `ends_itself` (AvailableNow, Once), no later trigger would see what this one leaves.
+        If the trigger `may_be_last` (AvailableNow, Once), no later one would see what this one leaves.
 
         1. Query the backlogs.
         2. Check whether they are enough.
@@ -98,7 +98,7 @@ class BatchPlanner:
         enough = self._logs.enough(backlogs, bounds.min_rows)
         if not enough and not truncated and not self._logs.suspicious(backlogs) and not self._logs.ids_due:
             self._state.saw_ends(self._logs.newest, same_ids=False)
-            return self._nothing(positions, ends_itself)
+            return self._nothing(positions, may_be_last)
         reach("before-survey", self._name)
         survey = self._logs.survey(backlogs)
         # R45: a recreated topic is not a truncated one. Records that are there now are skipped.
@@ -112,7 +112,7 @@ class BatchPlanner:
             return TryAgain()
         if not enough:
             self._recreated.restore()
-            return self._nothing(positions, ends_itself)
+            return self._nothing(positions, may_be_last)
         left = self._losses.skip_lost(backlogs, survey.beginnings)
         if bounds.max_bytes is not None:
             sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
@@ -134,10 +134,10 @@ class BatchPlanner:
         truncated = self._truncation.truncated(known_backlogs({r.partition: r.end for r in unread}, survey.ends))
         return self._losses.trim_lost(self._losses.skip_truncated(every, truncated), survey.beginnings)
 
-    def _nothing(self, positions: Mapping[TopicPartition, int], ends_itself: bool) -> Step:
-        """Return that there is nothing to read; if the query ends itself, only if no log may have been truncated.
+    def _nothing(self, positions: Mapping[TopicPartition, int], may_be_last: bool) -> Step:
+        """Return that there is nothing to read; in a last trigger, only if no log may have been truncated.
 
         No later trigger would report that: the query would end, and no run of it would read the partition.
         """
-        doubt = ends_itself and self._truncation.in_doubt(positions)
+        doubt = may_be_last and self._truncation.in_doubt(positions)
         return TryAgain(_DOUBT_PAUSE_S) if doubt else NothingToRead()

@@ -54,7 +54,7 @@ class LossReporter:
         Raises `DataLossError` if failOnDataLoss is true and records were removed.
         """
         lost = lost_before({p: backlog.position for p, backlog in backlogs.items()}, beginnings)
-        self.report_loss(self._unreported(lost))
+        self._report_certain(self._unreported(lost))
         kept = dict(backlogs)
         for item in lost:
             backlog = backlogs[item.partition]
@@ -70,7 +70,7 @@ class LossReporter:
         """
         every = tuple(ranges)
         lost = removed_parts(every, beginnings)
-        self.report_loss(lost)
+        self._report_certain(lost)
         starts = {item.partition: item.end for item in lost}
         return tuple(OffsetRange(r.partition, starts.get(r.partition, r.start), r.end, r.leader_epoch) for r in every)
 
@@ -150,7 +150,7 @@ class LossReporter:
                 lost.append(item)
         self._report_possible(unlikely, f"{reason} ({_AT_MOST})", fail=False)
         self._report_possible(likely, f"{reason} ({_AT_MOST})", fail=self._options.fail_on_data_loss)
-        self.report_loss(lost, reason, open_ended=True)
+        self._report_certain(lost, reason, open_ended=True)
         for partition in positions:
             self._state.partition(partition).missing_reported = True
 
@@ -170,7 +170,7 @@ class LossReporter:
             if cut is None or cut != row.cut:
                 lost.append(OffsetRange(partition, at, position))
             row.cut = cut
-        self.report_loss(lost, _TRUNCATED)
+        self._report_certain(lost, _TRUNCATED)
 
     def report_removed_while_read(
         self,
@@ -197,7 +197,7 @@ class LossReporter:
     def _report_read(self, ranges: Collection[OffsetRange], what: str, *, earlier: bool, counts: bool) -> None:
         reason = f"{what} {_SINCE_READ if earlier else _WHILE_READ}"
         if counts:
-            self.report_loss(ranges, reason)
+            self._report_certain(ranges, reason)
         else:
             self._report_possible(ranges, reason, fail=False)
 
@@ -244,7 +244,7 @@ class LossReporter:
             return
         shown = _open_ended(ranges)
         if fail:
-            report_loss(((item, reason) for item in shown), fail=fail, group=self._options.group_id)
+            report_loss(((item, reason) for item in shown), fail=True, group=self._options.group_id)
         LOG.warning("data may be lost: group=%s %s: %s", self._options.group_id, ", ".join(shown), reason)
         known = [OffsetRange(item.partition, item.start, item.start) for item in ranges]
         self._metrics.write(
@@ -253,7 +253,7 @@ class LossReporter:
             ranges=_listed(known), possible=_listed(ranges), reason=reason,
         )  # fmt: skip
 
-    def report_loss(self, lost: Collection[OffsetRange], reason: str = "", *, open_ended: bool = False) -> None:
+    def _report_certain(self, lost: Collection[OffsetRange], reason: str = "", *, open_ended: bool = False) -> None:
         """Raise `DataLossError` if failOnDataLoss is true. Otherwise log the lost ranges, count and write them.
 
         `open_ended`: the end of an empty range is not known.
@@ -357,9 +357,9 @@ class TruncationWatch:
         found = {}
         for partition, backlog in backlogs.items():
             if backlog.end >= backlog.position:
-                self._state.reaches(partition)
+                self._state.clear_short(partition)
                 continue
-            is_short, row = self._state.is_short(partition), self._state.partition(partition)
+            is_short, row = self._state.saw_short(partition), self._state.partition(partition)
             row.short_reported = row.short_reported or partition in cut
             if is_short and not row.short_reported:
                 found[partition] = backlog.end

@@ -71,7 +71,7 @@ class Draining:
         if self._watch is not None:
             self._watch.caught_up = True
 
-    def call(self, call: Callable[[], object]) -> None:
+    def unless_left(self, call: Callable[[], object]) -> None:
         """Call the member; do nothing if it has left, or the brokers do not answer, after a request to stop."""
         try:
             call()

@@ -102,7 +102,7 @@ class FastLane:
             return
         try:
             consumer = self._fitting(len({*self._positions, *(item.partition for item in ranges)}), ranges, topic_ids)
-            consumer.position_at(ranges, topic_ids)
+            consumer.move_to(ranges, topic_ids)
         except GroupKafkaError as error:
             # A cold consumer only makes the first batch slower.
             LOG.info("not kept warm: group=%s %s", self._options.group_id, error)
@@ -142,7 +142,7 @@ class FastLane:
         # The wanted ranges keep their ends: the consumer requests that many records from its client.
         positions = {partition: at for partition, at in self._positions.items() if partition in owned} | wanted
         consumer.drop_partitions(partition for partition in self._positions if partition not in positions)
-        consumer.position_at(list(positions.values()), topic_ids)
+        consumer.move_to(list(positions.values()), topic_ids)
         rows, size = [], 0
         for batch in read_ranges(self._options, consumer, ranges, self._clock, READ_TIMEOUT_S, topic_ids=topic_ids):
             size += batch.nbytes

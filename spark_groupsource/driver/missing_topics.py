@@ -96,7 +96,7 @@ class MissingTopics:
     def check_start(self, known: Known) -> None:
         """Compare once after a start what the checkpoint has read with the cluster."""
         if not self._start_checked:
-            self._topics.compare(known)
+            self._topics.warn_if_another_query(known)
             self._leave_out(self._topics.started_from(known))
             self._compare_left()
             self._start_checked = True
@@ -147,7 +147,7 @@ class MissingTopics:
         while True:
             missing, waits = self._topics.missing_left(self._taken)
             unshared = [p for p in missing.lost if not self._state.partition(p).shared]
-            others = bool(unshared) and self._others()
+            others = bool(unshared) and self._has_others()
             # R91: others may have had it while this query was down
             if others and not self._topics.assigned:
                 self._state.share(unshared)
@@ -158,7 +158,7 @@ class MissingTopics:
                 return
             self._pause(_PAUSE_S)
 
-    def _others(self) -> bool:
+    def _has_others(self) -> bool:
         """Return whether the group has other members now; False if that is not known.
 
         In a classic group this member has no id that it knows. It counts as joined when it has an assignment.
@@ -168,7 +168,7 @@ class MissingTopics:
             members = self._cluster.members(self._options.group_id)
             if members is None or not self.joins:
                 return bool(members)
-            if own := self._member.id_by_topic_ids():
+            if own := self._member.kip848_member_id():
                 return bool(members.keys() - {own})
             joined = self._member.view().state is MemberState.JOINED
             if len(members) != 1 or joined or wait.expired() or self._member.stopping:

@@ -136,7 +136,7 @@ class QueryState:
         if row.anchor is None or row.anchor.topic_id != anchor.topic_id:
             row.lost_to, row.log_end, row.seen_end = 0, None, 0
         row.anchor, row.mark = anchor, None
-        self.reaches(partition)
+        self.clear_short(partition)
 
     def replayed(self, partition: TopicPartition, anchor: Anchor) -> None:
         """Store the group's anchor of a partition that a replay reads, owned or not."""
@@ -270,12 +270,12 @@ class QueryState:
             if same_ids:
                 row.log_end = end
 
-    def is_short(self, partition: TopicPartition) -> bool:
+    def saw_short(self, partition: TopicPartition) -> bool:
         """Record that the log ends before the position. Return whether it has done so for `SHORT_S`."""
         self._short.answered({partition: True})
         return self._short.counts(partition)
 
-    def reaches(self, partition: TopicPartition) -> None:
+    def clear_short(self, partition: TopicPartition) -> None:
         """Record that the log reaches the position, or that there is none to compare."""
         self._short.forget([partition])
         self.partition(partition).short_reported = False
@@ -316,7 +316,7 @@ class QueryState:
         """Record that topics do not have these partitions, and the ids of the topics that had them."""
         for partition, topic_id in partitions.items():
             self.partition(partition).absent_of = topic_id
-            self.reaches(partition)
+            self.clear_short(partition)
 
     def found(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that partitions exist."""

@@ -184,7 +184,7 @@ class Readiness:
         trigger; `KafkaUnavailableError` if the member has partitions and the coordinator does not answer for that long.
         """
         began_s = self._clock.monotonic_s()
-        longest_s = SETTLE_S if later.is_sure else self._length.longest_s + AVAILABLE_NOW_MARGIN_S
+        longest_s = SETTLE_S if later is NextTrigger.COMES else self._length.longest_s + AVAILABLE_NOW_MARGIN_S
         while True:
             self._member.check()
             if self._member.stopping:
@@ -200,7 +200,7 @@ class Readiness:
             self._check.run(view)
             may_plan = view.settled and not self._commits.cut_off(view)
             # Such a query has nothing to read, and must not end as if it had read all. The member's error is raised.
-            if not later.is_sure and not view.partitions and self._member.status.assignment_refused:
+            if later is not NextTrigger.COMES and not view.partitions and self._member.status.assignment_refused:
                 may_plan = False
             waits_first = self._first_assignment is not None and not self._first_assignment.expired()
             is_late = self._clock.monotonic_s() - began_s >= (SETTLE_S if may_plan else longest_s)

@@ -97,7 +97,7 @@ class RecreatedTopics:
         """
         new = {p.topic: ids[p.topic] for p in recreated if self._joined_for.get(p.topic) != ids[p.topic]}
         # R81: the client knows its partitions by name only
-        if new and self._member.id_by_topic_ids():
+        if new and self._member.kip848_member_id():
             self._join_again(new)
             return True
         return False
@@ -123,7 +123,7 @@ class RecreatedTopics:
         3. The other member stops. The next owner reads the recreated topic again from its beginning.
         """
         view = self._member.view()
-        if not view.committed or not self._member.id_by_topic_ids():
+        if not view.committed or not self._member.kip848_member_id():
             return
         held = {o.partition: o.group for o in view.partitions if o.position is not None and metadata_of(o.group)}
         found = self._member.fetch_offsets(list(held))

@@ -124,7 +124,7 @@ class Session:
             clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, recreated=recreated,
             truncation=self._truncation, shared=self._shared, metrics=metrics, pause=pause, lineages=lineages,
         )  # fmt: skip
-        self._own: Lineage | None = None
+        self._lineage: Lineage | None = None
         self._topics = TopicWatch(options, cluster, clock, self._state)
         self._missing = MissingTopics(
             options, cluster,
@@ -143,7 +143,7 @@ class Session:
         self._started, self._available_now, self._later = False, False, NextTrigger.COMES
 
     def __repr__(self) -> str:
-        lineage = None if self._own is None else self._own.name
+        lineage = None if self._lineage is None else self._lineage.name
         return f"Session(group={self._options.group_id!r}, lineage={lineage}, {self._member!r})"
 
     # --- life
@@ -191,7 +191,7 @@ class Session:
 
     def unless_left(self, call: Callable[[], object]) -> None:
         """Call the member; do nothing if it leaves meanwhile after a request to stop (rule R79)."""
-        self._draining.call(call)
+        self._draining.unless_left(call)
 
     def stop(self) -> None:
         """Commit all completed offsets, leave the group and close all clients. Idempotent; all waits are bounded."""
@@ -214,7 +214,7 @@ class Session:
         if self._member.stopping:
             return
         try:
-            self._draining.call(lambda: self._begin(NOTHING))
+            self._draining.unless_left(lambda: self._begin(NOTHING))
         except OptionError as error:
             # The topic may have been read before and deleted since: the first `latest_offset` knows what was read.
             if error.condition != errors.TOPIC_UNKNOWN:
@@ -258,7 +258,7 @@ class Session:
     def _drained(self, start: SourceOffset) -> SourceOffset:
         """Complete the batch that ended at `start`, and plan nothing more, because a stop was requested (rule R79)."""
         if self._started:
-            self._draining.call(lambda: self._complete(start))
+            self._draining.unless_left(lambda: self._complete(start))
         self._draining.check(ends_itself=self._later is NextTrigger.NONE)
         return start
 
@@ -267,7 +267,7 @@ class Session:
         while True:
             try:
                 self._begin(known)
-                self._go_by(self._lineage(start))
+                self._go_by(self._lineage_from(start))
                 self._complete(start)
                 if self._missing.refresh(known):
                     self._member.subscribe(self._topics.names)
@@ -281,6 +281,7 @@ class Session:
 
     def _planned(self, start: SourceOffset, known: Known, bounds: ReadBounds) -> SourceOffset:
         deadline: StepDeadline | None = None
+        may_be_last = self._later is not NextTrigger.COMES
         while deadline is None or not deadline.expired():
             # Without a topic nothing is ever assigned.
             view = self._readiness.settled_view(self._later if self._topics.present else NextTrigger.COMES)
@@ -293,11 +294,11 @@ class Session:
                 return start
             deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
-                own, present = self._lineage(start), self._topics.present
-                self._go_by(self._starts.establish(view, start, present, own, waits=not self._later.is_sure))
+                lineage, present = self._lineage_from(start), self._topics.present
+                self._go_by(self._starts.establish(view, start, present, lineage, waits=may_be_last))
                 self._logs.forget()
                 continue
-            match self._planner.step(view.positions, bounds, ends_itself=not self._later.is_sure):
+            match self._planner.step(view.positions, bounds, may_be_last=may_be_last):
                 case Plan(ranges, described):
                     end = self._fix(view, start, ranges, described)
                     if end is not None:
@@ -322,7 +323,7 @@ class Session:
         AvailableNow and Once cannot leave it to the next trigger. They wait for an unavailable coordinator as long as
         for unavailable brokers. A wait for the assignment has limits of its own and counts as one step only.
         """
-        if not self._later.is_sure:
+        if self._later is not NextTrigger.COMES:
             return StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _PLAN_STEP_S)
         return StepDeadline(self._clock, PLAN_TIMEOUT_S, PLAN_TIMEOUT_S)
 
@@ -348,7 +349,7 @@ class Session:
         """Handle Spark's own, late report that the batch that ends at `end` is complete."""
         # A query with several sources may have batches of the others when this one is drained, or was never started.
         if self._started:
-            self._draining.call(lambda: self._member.complete(end))
+            self._draining.unless_left(lambda: self._member.complete(end))
 
     def _complete(self, start: SourceOffset) -> None:
         reach("before-complete", self._options.client_id)
@@ -388,11 +389,11 @@ class Session:
         except GroupKafkaError as error:
             LOG.warning("what executors have skipped of the last batch is not known: %s", error)
 
-    def _lineage(self, start: SourceOffset) -> Lineage:
-        return self._own or Lineage(start.lineage, start.reset)
+    def _lineage_from(self, start: SourceOffset) -> Lineage:
+        return self._lineage or Lineage(start.lineage, start.reset)
 
-    def _go_by(self, own: Lineage) -> None:
-        self._own, self._metrics.lineage = own, own.name
+    def _go_by(self, lineage: Lineage) -> None:
+        self._lineage, self._metrics.lineage = lineage, lineage.name
 
     def _fix(
         self,
@@ -407,7 +408,7 @@ class Session:
         """
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        end = next_offset(start, self._lineage(start), ids, ranges, deleted=self._topics.deleted)
+        end = next_offset(start, self._lineage_from(start), ids, ranges, deleted=self._topics.deleted)
         if not self._member.fix(self._batch(end), view.assignment):
             return None
         self._logs.planned()
@@ -439,7 +440,7 @@ class Session:
         tasks = replayed
         if tasks is None:
             if self._shared.begins():
-                self._draining.call(lambda: self._mark_owned(end))
+                self._draining.unless_left(lambda: self._mark_owned(end))
             tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
         given_out = tuple(item for task in tasks for item in task)
         self._flight = _InFlight(end, read=True, given_out=given_out, replayed=replayed)

@@ -112,7 +112,7 @@ class StartPositions:
         self._reported_too_many = False
 
     def establish(
-        self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage, *, waits: bool = False
+        self, view: GroupView, start: SourceOffset, topics: Iterable[str], lineage: Lineage, *, waits: bool = False
     ) -> Lineage:
         """Find the start of each new partition and pin it in the group. Nothing is planned before that (rule R1).
 
@@ -132,16 +132,16 @@ class StartPositions:
         reach("before-start-positions", self._options.client_id)
         known, fetched = self._known_pins(view, described)
         fetched_s = self._fetched_s
-        own = self._learn_resets(view, start, described, own)
+        lineage = self._learn_resets(view, start, described, lineage)
         decide = partial(self._decide, start=start, described=described, known=known)
         decisions = [decide(owned) for owned in view.partitions if owned.position is None]
         group = {owned.partition: owned.group for owned in view.partitions}
         if not self._recreations_settled(decisions, start, described, group):
-            return own
+            return lineage
         found = [decision.conflict for decision in decisions if decision.conflict is not None]
         conflicts.check_allowed(found, self._options.on_conflict)
         self._shared.check_starts(decisions, start, described, lambda wanted: fetched or self.fetch_offsets(wanted))
-        after = self._decided(decisions, view, start, described, own) if found else own
+        after = self._decided(decisions, view, start, described, lineage) if found else lineage
         positions = _resolve(self._options, self._cluster, decisions, described, is_new=_is_new(fetched))
         held = self._first.hold(decisions, positions, group, fetched)
         self._member.forget(tuple(held.stored))
@@ -153,7 +153,7 @@ class StartPositions:
         decisions = [d for d in decisions if d.partition not in held.partitions or d.partition in held.alone]
         positions |= {**_resolve(self._options, self._cluster, others, described), **held.known}
         items = self._items(
-            [*decisions, *others], positions, group, start=start, described=described, known=known, own=after
+            [*decisions, *others], positions, group, start=start, described=described, known=known, lineage=after
         )
         mine = {decision.partition for decision in decisions} - held.alone
         positions = {partition: at for partition, at in positions.items() if partition in mine}
@@ -163,7 +163,7 @@ class StartPositions:
         if not self._member.establish(positions, items, view.assignment, until_s):
             self._first.refused(others)
             self._pause(_PAUSE_S)
-            return own
+            return lineage
         self._first.stored(held.alone)
         self._state.positioned(positions)
         _report_forgotten(self._options.group_id, decisions, start.ends(), group)
@@ -201,7 +201,7 @@ class StartPositions:
         start: SourceOffset,
         described: Mapping[str, TopicInfo],
         known: Mapping[TopicPartition, Pin],
-        own: Lineage,
+        lineage: Lineage,
     ) -> list[CommitItem]:
         """Return the commits of these start positions. `group` has the offsets of owned partitions."""
         ids = {topic: info.topic_id for topic, info in described.items()}
@@ -214,43 +214,43 @@ class StartPositions:
             if position is None:
                 continue
             pin = self._pin(decision, position, offset, described, initial=initial, pinned=pinned)
-            anchor = Anchor(ids[partition.topic], pin, _reset_of(decision, offset, own))
+            anchor = Anchor(ids[partition.topic], pin, _reset_of(decision, offset, lineage))
             if partition in group:
                 self._state.establish(partition, anchor)
                 if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
                     self._truncation.learn(item for item in start.ranges if item.partition == partition)
                 if not decision.recreated:
-                    self._truncation.learn(_reached(partition, offset))
+                    self._truncation.learn(_last_range(partition, offset))
             # R116: the mark of the owner, from the start on
             has_state = self._shared.marks(start) if partition in group else None
             if must_pin(decision, position, offset):
-                items.append(start_item(partition, position, anchor, own.name, has_state=has_state is True))
+                items.append(start_item(partition, position, anchor, lineage.name, has_state=has_state is True))
             elif has_state is not None and (item := marked_item(partition, offset, has_state=has_state)) is not None:
                 items.append(item)
         return items
 
     def _learn_resets(
-        self, view: GroupView, start: SourceOffset, described: Mapping[str, TopicInfo], own: Lineage
+        self, view: GroupView, start: SourceOffset, described: Mapping[str, TopicInfo], lineage: Lineage
     ) -> Lineage:
         """Return the lineage with the newest reset in the group's metadata: a new one if ends are void by it."""
         found = (metadata.reset for metadata in map(metadata_of, (o.group for o in view.partitions)) if metadata)
         reset = max((reset for reset in found if reset is not None), default=None)
         # R46: a checkpoint names the newest reset that it knows
-        if reset is None or not newer(reset, own.reset):
-            return own
+        if reset is None or not newer(reset, lineage.reset):
+            return lineage
         group = self._group_of(start, view, described)
         void = void_ends(start, group)
         if not void:
-            return replace(own, reset=reset)
-        own, ends = Lineage(self._new_lineage(), reset, void), start.ends()
+            return replace(lineage, reset=reset)
+        lineage, ends = Lineage(self._new_lineage(), reset, void), start.ends()
         text = "; ".join(f"{p} checkpoint={ends[p]} group={group[p].offset}" for p in sorted(void))
         LOG.warning(
             "the group was reset, its offsets win over this checkpoint, with a new lineage: group=%s lineage=%s"
             " reset=%s %s",
-            self._options.group_id, own.name, reset, text,
+            self._options.group_id, lineage.name, reset, text,
         )  # fmt: skip
         self._metrics.write("reset", reset=str(reset), void=text)
-        return own
+        return lineage
 
     def _group_of(
         self, start: SourceOffset, view: GroupView, described: Mapping[str, TopicInfo]
@@ -266,12 +266,12 @@ class StartPositions:
         view: GroupView,
         start: SourceOffset,
         described: Mapping[str, TopicInfo],
-        own: Lineage,
+        lineage: Lineage,
     ) -> Lineage:
         """Return the lineage that follows from these decisions of conflicts: they are a reset of their partitions."""
         decided = {decision.partition for decision in decisions if decision.conflict is not None}
         group, now_ms = self._group_of(start, view, described), int(self._clock.epoch_s() * 1000)
-        return own.after_conflicts(self._new_lineage(), decided, start, group, now_ms)
+        return lineage.after_conflicts(self._new_lineage(), decided, start, group, now_ms)
 
     def report_conflicts(self, found: Collection[Conflict]) -> None:
         """Report conflicts in which the group is followed."""
@@ -458,10 +458,8 @@ def _resolve(
         check_named(options.starting, partitions_of(options.subscription, described))
     starts = {decision.partition: open_start(decision, options.starting) for decision in open_ones}
     latest = options.no_match_strategy is NoMatchStrategy.LATEST
-    # R4: asking the log finds a partition that does not exist
-    # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
-    # start positions of all.
     must_have = partitions_of(options.subscription, described) if is_new else ()
+    # R4: all are looked up, which finds a partition that does not exist
     found = look_up(cluster, starts, options.starting, unmatched_is_latest=latest, must_have=must_have)
     return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
 
@@ -476,10 +474,10 @@ def _pins(found: Mapping[TopicPartition, GroupOffset], described: Mapping[str, T
     }
 
 
-def _reset_of(decision: StartDecision, group: GroupOffset | None, own: Lineage) -> Reset | None:
+def _reset_of(decision: StartDecision, group: GroupOffset | None, lineage: Lineage) -> Reset | None:
     """Return the newest reset of a partition: the query's own after a decision, or if the group's text has none."""
     metadata = metadata_of(group)
-    return own.reset if decision.conflict or decision.recreated or metadata is None else metadata.reset
+    return lineage.reset if decision.conflict or decision.recreated or metadata is None else metadata.reset
 
 
 def _is_new(fetched: Mapping[TopicPartition, GroupOffset]) -> bool:
@@ -496,7 +494,7 @@ def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:
     return max(known, default=None)
 
 
-def _reached(partition: TopicPartition, group: GroupOffset | None) -> list[OffsetRange]:
+def _last_range(partition: TopicPartition, group: GroupOffset | None) -> list[OffsetRange]:
     """Return the range that ends at the group's offset, with its leader epoch; nothing if its metadata does not fit."""
     metadata = metadata_of(group)
     if group is None or metadata is None or metadata.end != group.offset:

@@ -121,7 +121,7 @@ class TopicWatch:
         check_assigned(self._options.subscription, topics)
         self._checked = Deadline(self._clock, self._refresh_s)
 
-    def compare(self, known: Known) -> None:
+    def warn_if_another_query(self, known: Known) -> None:
         """Warn if a checkpoint has read other topics only: it may be that of another query."""
         if known.ids and self.names and not known.ids.keys() & set(self.names):
             LOG.warning(
@@ -289,8 +289,8 @@ class TopicWatch:
 
     def without_missing(self, view: GroupView) -> GroupView:
         """Return the view without missing partitions, and without those that are put off."""
-        left_out = (self._state.is_missing, self._state.is_put_off)
-        kept = (o for o in view.partitions if not any(is_out(o.partition) for is_out in left_out))
+        state = self._state
+        kept = (o for o in view.partitions if not (state.is_missing(o.partition) or state.is_put_off(o.partition)))
         return replace(view, partitions=tuple(kept))
 
     @property

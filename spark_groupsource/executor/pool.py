@@ -166,7 +166,7 @@ class ConsumerPool:
         try:
             consumer.requests.options = options
             consumer.keep_at_most(share_bytes(options, consumers), {item.partition for item in ranges})
-            consumer.position_at(ranges, topic_ids)
+            consumer.move_to(ranges, topic_ids)
         except BaseException:
             consumer.close()
             raise

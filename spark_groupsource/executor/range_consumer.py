@@ -165,7 +165,7 @@ class RangeConsumer:
         self._client.hold_at_most(max_bytes)
         self._make_room(current, 0)
 
-    def position_at(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}) -> None:
+    def move_to(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}) -> None:
         """Move to the start of these ranges. Connections stay, and so do fetched rows that the ranges can use.
 
         `topic_ids` are those that the ranges were planned for; call `is_current` with them first.

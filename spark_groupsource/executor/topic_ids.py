@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from spark_groupsource.client.errors import NO_TOPIC, LastTransportError, kafka_error
+from spark_groupsource.client.errors import NO_TOPIC, TransportState, kafka_error
 from spark_groupsource.cluster.admin import admin_client
 from spark_groupsource.executor.clients.port import RequestFailed, TopicDenied
 from spark_groupsource.options.model import SourceOptions
@@ -32,7 +32,7 @@ ClientKey = tuple[tuple[str, str], ...]
 class AdminClients:
     """Hold admin clients by their settings, the least recently used first. Thread-safe."""
 
-    def __init__(self, make: Callable[[SourceOptions, LastTransportError], AdminClient] = admin_client) -> None:
+    def __init__(self, make: Callable[[SourceOptions, TransportState], AdminClient] = admin_client) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._clients: OrderedDict[ClientKey, AdminClient] = OrderedDict()
@@ -42,7 +42,7 @@ class AdminClients:
         key = client_key(options)
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = self._make(options, LastTransportError(options.token_login))
+                self._clients[key] = self._make(options, TransportState(options.token_login))
                 if len(self._clients) > _MAX_CLIENTS:
                     self._clients.popitem(last=False)
             self._clients.move_to_end(key)

@@ -14,7 +14,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Messa
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.answers import partition_of, received
-from spark_groupsource.client.errors import WAITING, LastTransportError, mapped_errors
+from spark_groupsource.client.errors import WAITING, TransportState, mapped_errors
 from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline
@@ -63,7 +63,7 @@ class LagRequests:
         self._options = options
         self._clock = clock
         self._abandoned = abandoned
-        self._transport = LastTransportError(options.token_login)
+        self._transport = TransportState(options.token_login)
         self._cluster = LibrdkafkaCluster(options, clock, pause, abandoned)
         self._retention_unanswered = False
         self._consumer: Consumer | None = None

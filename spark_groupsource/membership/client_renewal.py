@@ -30,7 +30,7 @@ _STEP_S = 0.02
 UNRELEASED_MARGIN_S = 15.0
 
 
-class Reopening:
+class ClientRenewal:
     """Replace the client when that is `due`. Event thread only.
 
     `serve_commands(wait_s)` is that of `Member`. `may_leave()` is whether the member leaves now.

@@ -74,13 +74,13 @@ class Committer:
         self._outlived = False
 
     @property
-    def _answered(self) -> bool:
-        return self._answer_due is None or self._answer_due.expired()
+    def _awaits_answer(self) -> bool:
+        return self._answer_due is not None and not self._answer_due.expired()
 
     @property
     def free(self) -> bool:
         """Whether no commit is under way, and none is in doubt."""
-        return self._answered and not self._doubtful and self._quiet.expired()
+        return not self._awaits_answer and not self._doubtful and self._quiet.expired()
 
     @property
     def expects_answer(self) -> bool:
@@ -212,7 +212,7 @@ class Committer:
         3. The repeated commit of N is accepted: the offset goes back.
         """
         # R14: nothing is sent while a commit has no answer
-        if self._machine.state is MemberState.JOINED and self._answered:
+        if self._machine.state is MemberState.JOINED and not self._awaits_answer:
             # R14: offsets with an unknown outcome go first
             items = tuple(self._doubtful.values()) or (self._machine.pending() if self.free else ())
             if items and self._pace.due():

@@ -57,10 +57,6 @@ def end_process_without(thread: Running) -> None:
         os._exit(1)
 
 
-def _nothing() -> None:
-    """Do nothing, after a check that failed."""
-
-
 class CompletionWatch:
     """Check the commit log for the batch in flight. Event thread only, apart from the thread that it runs.
 
@@ -153,7 +149,7 @@ class CompletionWatch:
     def check_start(self, start: SourceOffset) -> None:
         """Compare the offset where Spark starts with the log, if the log wants it. Does not wait for the result."""
         if not self.busy and self._log.wants_start(start):
-            self._run(lambda: self._compare(start))
+            self._run(lambda: self._log.compare_start(start))
 
     def wait_s(self, longest_s: float) -> float:
         """Return how long the event thread may wait, in seconds: at most `longest_s`.
@@ -194,13 +190,8 @@ class CompletionWatch:
         elif waits:
             self._denied = (end, began_s)
 
-    def _compare(self, start: SourceOffset) -> Callable[[], None]:
-        """Compare the start with the log. Check thread only."""
-        self._log.compare_start(start)
-        return _nothing
-
-    def _run(self, job: Callable[[], Callable[[], None]]) -> None:
-        """Run a job on the check thread, and the function that it returns on the event thread.
+    def _run(self, job: Callable[[], Callable[[], None] | None]) -> None:
+        """Run a job on the check thread, and the function that it returns, if any, on the event thread.
 
         Guards against (rule R30):
         1. A revoke waits for the batch in flight, and the membership thread reads the commit log.
@@ -209,11 +200,11 @@ class CompletionWatch:
         """
 
         def run() -> None:
+            then: Callable[[], None] | None = None
             try:
                 then = job()
             except Exception:  # A check must not end the thread: the next one would never be answered.
                 LOG.exception("checkpoint not readable: option checkpointLocation=%s", self._log.name)
-                then = _nothing
             self._post(lambda: self._free(then))
 
         if self._thread is None:
@@ -227,11 +218,12 @@ class CompletionWatch:
         while (job := self._requests.get()) is not None:
             job()
 
-    def _free(self, then: Callable[[], None]) -> None:
+    def _free(self, then: Callable[[], None] | None) -> None:
         if self._reported:
             LOG.warning("checkpoint answers again: option checkpointLocation=%s", self._log.name)
         self._since_s, self._reported = None, False
-        then()
+        if then is not None:
+            then()
 
     def _await_answer(self, deadline: Deadline) -> None:
         while self.busy and self._flight() is not None and not deadline.expired():

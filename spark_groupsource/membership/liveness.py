@@ -47,8 +47,8 @@ class MembershipProof:
         self._last_s = clock.boottime_s()
         self._pace = Pace(clock, _RETRY_INTERVAL_S)
 
-    def alive(self) -> float:
-        """Record that the thread runs now. Return the seconds since the last call."""
+    def measure_gap_s(self) -> float:
+        """Return the seconds since the last call: for so long the thread has not run, as far as is known."""
         now_s = self._clock.boottime_s()
         gap_s, self._last_s = now_s - self._last_s, now_s
         return gap_s
@@ -63,7 +63,7 @@ class MembershipProof:
         2. Another member reads its partitions on.
         3. The process goes on, and plans a batch before its client has noticed anything.
         """
-        gap_s, longest_s = self.alive(), self._options.heartbeat_interval_s
+        gap_s, longest_s = self.measure_gap_s(), self._options.heartbeat_interval_s
         if self._length.is_the_brokers:
             longest_s = min(longest_s, self._length.shortest_s / 3)
         # R67: the session may have expired meanwhile
@@ -87,11 +87,11 @@ class MembershipProof:
         if not proof:
             machine.membership_proven()
         elif self._pace.due():
-            self.alive()
+            self.measure_gap_s()
             result = self._commit(proof)
             reach("before-proof-answer", self._options.client_id)
             # R67: a slower answer proves nothing
-            if self.alive() < self._length.shortest_s / 2 and result.acknowledged:
+            if self.measure_gap_s() < self._length.shortest_s / 2 and result.acknowledged:
                 machine.membership_proven()
                 self._report.proven()
             self._handle_answer(result)

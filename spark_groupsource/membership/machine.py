@@ -387,7 +387,8 @@ class MemberMachine:
 
     def marked(self, batch: FlightBatch) -> None:
         """Take over the commits of `batch`, if it is the one in flight."""
-        self._flight = batch if self._flight is not None and self._flight.end == batch.end else self._flight
+        if self._flight is not None and self._flight.end == batch.end:
+            self._flight = batch
 
     def membership_doubted(self) -> None:
         """Record that the session may have expired: nothing is planned until the membership is proven."""

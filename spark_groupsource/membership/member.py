@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.membership.client_renewal import Reopening
+from spark_groupsource.membership.client_renewal import ClientRenewal
 from spark_groupsource.membership.committer import Committer
 from spark_groupsource.membership.completion import LAST_CHECK_S, CompletionWatch
 from spark_groupsource.membership.events import (
@@ -132,7 +132,7 @@ class Member:
             machine=self.machine, report=self._report, length=length,
             commit=self._committer.now, handle_answer=self._handle_answer,
         )  # fmt: skip
-        self._reopening = Reopening(
+        self._renewal = ClientRenewal(
             options, port, clock,
             report=self._report, length=length, serve_commands=serve_commands, may_leave=self._may_leave,
         )  # fmt: skip
@@ -155,7 +155,7 @@ class Member:
             self._port.open(self)
             self._apply(self.machine.handle(Started()))
             self._report.started()
-            self.proof.alive()
+            self.proof.measure_gap_s()
             while not self._may_leave():
                 self._step()
             self._leave()
@@ -181,8 +181,8 @@ class Member:
             self._completion.check_often()
             return
         self.check()
-        if self._reopening.due:
-            self._reopen()
+        if self._renewal.due:
+            self._renew_client()
             return
         self._port.poll()
         # R117: a new client takes part again. A client that closes sends no heartbeats while it waits for a batch.
@@ -194,7 +194,7 @@ class Member:
             self._give_up()
             return
         self.check()
-        self._fetch_offsets()
+        self._fetch_for_assigned()
         if self._committer.free:
             self.proof.prove()
         self._check_completion()
@@ -205,7 +205,7 @@ class Member:
         if self.error is not None:
             raise self.error
 
-    def _fetch_offsets(self) -> None:
+    def _fetch_for_assigned(self) -> None:
         """Fetch the group's offsets of newly assigned partitions."""
         wanted = self.machine.unfetched()
         if wanted and self.machine.state is MemberState.JOINED and self._fetch_pace.due():
@@ -244,7 +244,7 @@ class Member:
         flight = self.machine.flight
         # R25: the answer may be about an earlier batch
         if self.machine.state not in FINAL_STATES and flight is not None and flight.end == end:
-            self._completed(end)
+            self._complete(end)
 
     # --- a batch that takes too long
 
@@ -287,7 +287,7 @@ class Member:
         if self.machine.state is not MemberState.JOINED or self.machine.flight is not flight:
             return
         self._given_up = flight
-        self._reopening.due = True
+        self._renewal.due = True
         self._report.gave_up(partitions, self._clock.monotonic_s() - self._fixed_s)
         self._lose(partitions)
         self._port.close()
@@ -304,7 +304,7 @@ class Member:
         """Forget a plan that Spark never logged."""
         self._apply(self.machine.handle(BatchDiscarded()))
 
-    def _completed(self, end: SourceOffset) -> None:
+    def _complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`."""
         flight, behind = self.machine.flight, self.machine.pending()
         self._apply(self.machine.handle(BatchCompleted(end)))
@@ -318,38 +318,38 @@ class Member:
         self, partitions: Sequence[TopicPartition], timeout_s: float = _OFFSET_FETCH_TIMEOUT_S
     ) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions; nothing while the client is replaced."""
-        if self._reopening.due:
+        if self._renewal.due:
             return {}
         return self._port.fetch_offsets(partitions, timeout_s)
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """See `GroupPort`; empty while the client is replaced."""
-        return "" if self._reopening.due else self._port.id_by_topic_ids
+        return "" if self._renewal.due else self._port.kip848_member_id
 
     def complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`. Compare `end`, where Spark goes on, with the commit log."""
-        self._completed(end)
+        self._complete(end)
         self._completion.check_start(end)
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Join the group for these topics, or change the subscription."""
         if topics and topics != self._topics:
-            if not self._reopening.due:
+            if not self._renewal.due:
                 self._port.subscribe(topics)
             self._topics = topics
 
     def rejoin(self) -> None:
         """Hand over all partitions, leave the group, and join it again with another client, as after a restart."""
         joins = (MemberState.JOINING, MemberState.JOINED, MemberState.REJOINING)
-        if self.machine.state not in joins or self._reopening.due:
+        if self.machine.state not in joins or self._renewal.due:
             return
         self._fetch_for_release(self.machine.owned_partitions())
         self._await_answer()
         # An answer may have ended the member, or have asked for another client.
-        if self.machine.state not in joins or self._reopening.due:
+        if self.machine.state not in joins or self._renewal.due:
             return
-        self._reopening.due = True
+        self._renewal.due = True
         self._port.close()
         self._committer.forget()
         if self.machine.state not in FINAL_STATES:
@@ -496,7 +496,7 @@ class Member:
             return
         self._compare_generations()
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))
-        self._reopening.joined()
+        self._renewal.joined()
         self._fetch_pace.hurry()
         if not self._options.subscription.partitions:
             # A member with an assignment has found its coordinator; the client reports that later.
@@ -610,11 +610,11 @@ class Member:
 
     def on_instance_id_unreleased(self) -> None:
         """See `MemberListener`."""
-        self._reopening.unreleased()
+        self._renewal.unreleased()
 
-    def on_renewed(self) -> None:
+    def on_unusable(self) -> None:
         """See `MemberListener`."""
-        self._reopening.due = True
+        self._renewal.due = True
         if self.machine.state not in FINAL_STATES:
             self._lose(self.machine.owned_partitions())
 
@@ -656,14 +656,14 @@ class Member:
         3. The deadline passes before the next check has its answer: the batch is handed over without a commit.
         4. The next owner repeats the batch.
         """
+        if not deadline.expired():
+            return False
         flight = self.machine.flight
-        if not deadline.expired() or flight is None:
-            return deadline.expired()
         spare_s = max(0.0, self._options.rebalance_timeout_s - self._options.drain_timeout_s)
+        if flight is None or deadline.passed_s() >= min(LAST_CHECK_S, spare_s / 2):
+            return True
         # R103: a batch that is complete is not repeated
-        return deadline.passed_s() >= min(LAST_CHECK_S, spare_s / 2) or self._completion.denies(
-            flight.end, deadline.ends_s
-        )
+        return self._completion.denies(flight.end, deadline.ends_s)
 
     def _flight_is_awaited(self) -> bool:
         """Return whether there is a batch in flight for which a stop waits: one that this member can still commit."""
@@ -710,7 +710,7 @@ class Member:
     def _await_answer(self) -> None:
         """Wait for the answer to the commit under way: a client that closes delivers none."""
         answer = Deadline(self._clock, _LAST_ANSWER_S)
-        while not (self._committer.free or self._reopening.due or answer.expired()):
+        while not (self._committer.free or self._renewal.due or answer.expired()):
             self._serve_commands(_STEP_S)
             self._port.poll()
 
@@ -737,10 +737,10 @@ class Member:
         wanted = self.machine.unaccepted()
         return not wanted or self.machine.has_passed(self.fetch_offsets(wanted, _LAST_ANSWER_S))
 
-    def _reopen(self) -> None:
+    def _renew_client(self) -> None:
         """Join again with a new client, unless the member leaves meanwhile."""
         self._given_up, self._revoked_in, self._misses_rebalances = None, b"", False
-        self._reopening.run(self)
+        self._renewal.run(self)
         self._committer.forget()
         topics, self._topics = self._topics, ()
         self.subscribe(topics)

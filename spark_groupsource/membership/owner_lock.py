@@ -117,7 +117,7 @@ class OwnerLock(MemberListener):
         self._held: frozenset[int] = frozenset()
         # The number of the lock's partition; None until the group was asked after an assignment.
         self._number: int | None = None
-        self._renew = False
+        self._renews = False
         self._changed = threading.Condition()
         self._state = LockState.WAITING
         self._error: Exception | None = None
@@ -206,11 +206,11 @@ class OwnerLock(MemberListener):
             LOG.warning("the lock's member has not left cleanly: group=%s error=%s", self._options.group_id, error)
 
     def _step(self) -> None:
-        if self._alive() > self._longest_silence_s:
+        if self._measure_gap_s() > self._longest_silence_s:
             self._happened(LockEvent.SILENT)
             self._pace.hurry()
-        if self._renew:
-            self._renewed()
+        if self._renews:
+            self._renew()
         self._port.poll()
         if self._number is None and self._held and self._pace.due():
             self._find()
@@ -222,14 +222,14 @@ class OwnerLock(MemberListener):
         with self._changed:
             return self._state in UNDECIDED or (old and self._state in PROVES_AGAIN)
 
-    def _alive(self) -> float:
+    def _measure_gap_s(self) -> float:
         now_s = self._clock.boottime_s()
         silence_s, self._last_s = now_s - self._last_s, now_s
         return silence_s
 
-    def _renewed(self) -> None:
+    def _renew(self) -> None:
         """Replace a client that cannot go on by itself."""
-        self._renew = False
+        self._renews = False
         self._lost()
         self._port.close()
         self._port.open(self)
@@ -250,10 +250,10 @@ class OwnerLock(MemberListener):
         """Prove the lock by a commit. A slow answer proves nothing, as in rule R67."""
         if self._number is None:
             return
-        self._alive()
+        self._measure_gap_s()
         asked_s, self._asks = self._clock.boottime_s(), True
         result = self._commit(self._number)
-        if result.acknowledged and self._alive() < self._length.shortest_s / 2:
+        if result.acknowledged and self._measure_gap_s() < self._length.shortest_s / 2:
             self._proven_s, self._asks = asked_s, False
             self._happened(LockEvent.PROVEN)
         elif result.lost:
@@ -300,7 +300,7 @@ class OwnerLock(MemberListener):
         self._held = kept
         self._port.release(partitions)
         # A client that has joined again meanwhile would take part in no later rebalance (rule R117).
-        self._renew = self._renew or self._port.generation != generation
+        self._renews = self._renews or self._port.generation != generation
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`. The queries are stopped by the driver; nobody waits for that."""
@@ -321,7 +321,7 @@ class OwnerLock(MemberListener):
         if self._holds():
             self._happened(LockEvent.SILENT)
         else:
-            self._renew = True
+            self._renews = True
 
     def on_error(self, error: GroupKafkaError) -> None:
         """See `MemberListener`."""
@@ -331,9 +331,9 @@ class OwnerLock(MemberListener):
     def on_instance_id_unreleased(self) -> None:
         """See `MemberListener`: the lock has no static members."""
 
-    def on_renewed(self) -> None:
+    def on_unusable(self) -> None:
         """See `MemberListener`."""
-        self._renew = True
+        self._renews = True
 
     # --- helpers
 
@@ -379,7 +379,7 @@ class OwnerLock(MemberListener):
         if deadline.expired():
             LOG.warning("the queries have not ended in time, the lock is given up: group=%s", self._options.group_id)
             self._happened(LockEvent.LOST)
-        self._alive()
+        self._measure_gap_s()
 
     def _lost(self) -> None:
         self._held, self._number = frozenset(), None

@@ -107,7 +107,7 @@ class MemberListener(Protocol):
     def on_instance_id_unreleased(self) -> None:
         """Handle a static member's old session that has not ended yet (KIP-848): close, wait and open again."""
 
-    def on_renewed(self) -> None:
+    def on_unusable(self) -> None:
         """Replace a client that still has lost partitions, or that cannot join again."""
 
 
@@ -119,7 +119,7 @@ class GroupPort(Protocol):
         """Whether a revoke names only the partitions to give up (cooperative, KIP-848)."""
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """The member's id if its group assigns partitions by topic id (KIP-848), else empty."""
 
     @property

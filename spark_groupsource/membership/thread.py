@@ -75,7 +75,7 @@ class MembershipThread:
     def start(self) -> None:
         """Start the thread, once: it creates the client and waits for a subscription."""
         if self._thread is None:
-            self._thread = self._runner.spawn(self._run, "groupkafka-member")
+            self._thread = self._runner.spawn(self._member.run, "groupkafka-member")
 
     def request_stop(self, cause: StopCause = StopCause.SIGTERM) -> None:
         """Ask the thread to leave the group when the batch in flight is complete, and to end (see `stopping`).
@@ -140,9 +140,9 @@ class MembershipThread:
         """Return a frozen view of the member."""
         return self._call("view", self._member.machine.view)
 
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """Return the member's id if its group assigns partitions by topic id (KIP-848), else an empty text."""
-        return self._call("id_by_topic_ids", lambda: self._member.id_by_topic_ids)
+        return self._call("kip848_member_id", lambda: self._member.kip848_member_id)
 
     def rejoin(self) -> None:
         """Hand over all partitions and join the group again. Returns before that is done."""
@@ -235,11 +235,6 @@ class MembershipThread:
 
     # --- the event thread
 
-    def _run(self) -> None:
-        """Run the member until it ends. Event thread only."""
-        self._member.run()
-        self._drop_commands()
-
     def _serve_commands(self, wait_s: float) -> None:
         """Run the commands of other threads; wait for the first one. Event thread only."""
         try:
@@ -251,13 +246,5 @@ class MembershipThread:
             command()
             try:
                 command = self._commands.get_nowait()
-            except queue.Empty:
-                return
-
-    def _drop_commands(self) -> None:
-        """Drop unanswered commands: a waiting caller notices that the thread has ended. Event thread only."""
-        while True:
-            try:
-                self._commands.get_nowait()
             except queue.Empty:
                 return

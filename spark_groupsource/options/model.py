@@ -102,14 +102,9 @@ class NextTrigger(Enum):
     2. The only trigger has no partitions. It would end as if there was nothing to read, and the job succeeds.
     """
 
-    COMES = "yes"
+    COMES = "yes: this trigger may leave to it what would make it wait"
     NONE = "no: Trigger.AvailableNow or Once"
     UNKNOWN = "Spark does not say: the first trigger before Spark 4.2"
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether this trigger may leave to the next one what would make it wait."""
-        return self is NextTrigger.COMES
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def plan_ranges(backlogs: Mapping[TopicPartition, Backlog], limit: int | None) -
 
 def next_offset(
     start: SourceOffset,
-    own: Lineage,
+    lineage: Lineage,
     topic_ids: Mapping[str, str],
     ranges: Iterable[OffsetRange],
     *,
@@ -112,7 +112,7 @@ def next_offset(
     planned = tuple(ranges)
     owned = {item.partition for item in planned}
     known = dict(start.topic_ids)
-    dropped = owned | set(own.void if own.name != start.lineage else ())
+    dropped = owned | set(lineage.void if lineage.name != start.lineage else ())
     done = {
         partition: end
         for partition, end in start.ends().items()
@@ -121,7 +121,7 @@ def next_offset(
     }
     topics = {item.partition.topic for item in planned} | {partition.topic for partition in done}
     ids = {topic: topic_ids.get(topic) or known[topic] for topic in topics}
-    return SourceOffset.of(own.name, ids, planned, done, own.reset)
+    return SourceOffset.of(lineage.name, ids, planned, done, lineage.reset)
 
 
 # --- replay

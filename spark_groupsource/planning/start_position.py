@@ -171,8 +171,7 @@ def basis_without_offset(
         # A standby has neither pins nor batches when the only topic of the group is recreated.
         return Basis.FIRST_OFFSET
     of_topic = [pin for other, pin in pins.items() if other.topic == partition.topic]
-    # Partitions that were added later carry a larger count: the smallest is the initial one.
-    # R4: the smallest pinned count is the initial one
+    # R4: partitions that were added later carry a larger count, so the smallest pinned one is the initial one
     if of_topic and partition.partition >= min(pin.partition_count for pin in of_topic):
         # R4: 0, not the log's beginning
         return Basis.FIRST_OFFSET

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote as has_remote_session
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Pace, SystemClock
+from spark_groupsource.clock import Deadline, Pace, SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.backends.peers import members
@@ -37,8 +37,9 @@ LOG = logging.getLogger(__name__)
 _STEP_S = 0.1
 # Seconds that the end of the queries waits for the coordinator's word on who owns the lock.
 _SETTLE_S = 10.0
-# Seconds between two lines of a driver that waits.
-_NOTICE_S = 300.0
+# Seconds between two lines of a driver that waits, and until the first one: the client of a driver that starts alone
+# needs a moment.
+_NOTICE_S, _FIRST_NOTICE_S = 300.0, 2.0
 # Failures that a driver may cause that was the owner before: it wrote an entry of the checkpoint's log first (Spark's
 # logs of offsets and batches, and that of its file sink). And the source's own, with onPartitionsLost=fail.
 _BY_FORMER_OWNER = re.compile(
@@ -181,15 +182,13 @@ class _Driver:
         """Wait until this driver may start its queries. Return False if a stop was requested before."""
         notice = Pace(SystemClock(), _NOTICE_S)
         notice.wait()
-        # The client of a driver that starts alone needs a moment.
-        first = Pace(SystemClock(), 2.0)
-        first.wait()
+        first = Deadline(SystemClock(), _FIRST_NOTICE_S)
         while not self._requested.stop:
             if self._lock.state is LockState.OWNED and self._lock.take():
                 say(f"this driver owns the lock of group {self._settings.group_id}: the queries start")
                 self._is_new = False
                 return True
-            if (self._is_new and first.due()) or notice.due():
+            if (self._is_new and first.expired()) or notice.due():
                 self._is_new = False
                 known = ", ".join(sorted(members(self._settings))) or "none known"
                 say(f"this driver waits for the lock of group {self._settings.group_id}; its members: {known}")

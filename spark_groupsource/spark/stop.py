@@ -176,7 +176,7 @@ class WatchedQueries:
         """Wait until a stop is requested, a query has ended, all are idle, or `is_over`."""
         quiet = _Quiet(self._targets, self._idle_s)
         with _Others(self._targets) as others:
-            while not (requested.stop or others.ask or quiet.is_over() or is_over()) and _go_on(self._targets):
+            while not (requested.stop or others.asked or quiet.is_over() or is_over()) and _go_on(self._targets):
                 time.sleep(_STEP_S)
 
     def drain(self, requested: EndRequest, is_hurried: Callable[[], bool] = lambda: False) -> None:
@@ -302,7 +302,7 @@ class _Target:
             # The reader answers when its process ends, a moment after the query.
             self._ended_s = self._ended_s or time.monotonic()
             if give_up or not self._may_be_answered(self._ended_s) or self._has_failed():
-                self._ended()
+                self._judge()
             return
         if not give_up:
             self._asking.begin()
@@ -389,7 +389,8 @@ class _Target:
         failure = self.query.exception()
         return failure is not None and errors.MEMBER_LEFT.id not in str(failure)
 
-    def _ended(self) -> None:
+    def _judge(self) -> None:
+        """Find out how the query has ended."""
         failure, known = self.query.exception(), self._known()
         left_clean = failure is not None and errors.NOTHING_REPEATED in str(failure)
         if self._has_failed():
@@ -441,7 +442,7 @@ class _Others:
     """
 
     def __init__(self, targets: Sequence[_Target]) -> None:
-        self.ask = False
+        self.asked = False
         self._requests = [target.local for target in targets if target.local is not None]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="groupkafka-others-ask", daemon=True)
@@ -456,11 +457,11 @@ class _Others:
 
     def _run(self) -> None:
         pause_s = max(request.look_s for request in self._requests)
-        while not (self.ask or self._ended.wait(pause_s)):
+        while not (self.asked or self._ended.wait(pause_s)):
             for request in self._requests:
                 # A store that cannot be read: the query then ends with MEMBER_LEFT, as described above.
                 with contextlib.suppress(ValueError):
-                    self.ask = self.ask or request.is_asked_by_others()
+                    self.asked = self.asked or request.is_asked_by_others()
 
 
 class _Quiet:

@@ -52,7 +52,7 @@ class _StopRequestReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Ask, or remove the request. The result is the only partition."""
         files = StopFiles(self._options[_LOCATION])
-        known = _parsed(self._options["answers"])
+        known = _parsed(json.loads(self._options["answers"]))
         try:
             if self._options["action"] == _ASK:
                 known = ask_to_stop(files, known, self._options["query"])
@@ -115,12 +115,12 @@ class RemoteRequest:
         found = json.loads(row[0])
         if "error" in found:
             raise ValueError(found["error"])
-        return _parsed(json.dumps(found["answers"]))
+        return _parsed(found["answers"])
 
 
 def _plain(answers: Mapping[str, Answer | None]) -> dict[str, str | None]:
     return {run: None if answer is None else answer.name for run, answer in answers.items()}
 
 
-def _parsed(text: str) -> dict[str, Answer | None]:
-    return {run: None if name is None else Answer[name] for run, name in json.loads(text).items()}
+def _parsed(names: Mapping[str, str | None]) -> dict[str, Answer | None]:
+    return {run: None if name is None else Answer[name] for run, name in names.items()}

@@ -181,7 +181,7 @@ def test_a_name_that_is_no_utf8_is_an_error_in_pure_python(kafka: EmbeddedKafka,
     assert len(read(make_python, options_of(kafka), {P0: 14})) == 14, "without includeHeaders all rows are read"
     consumer = RangeConsumer(options_of(kafka, includeHeaders="true"), make_python, 1)
     item = OffsetRange(P0, 0, 14)
-    consumer.position_at([item])
+    consumer.move_to([item])
     with pytest.raises(ReadError, match=r"HEADER_NAME_UNREADABLE.* record at orders-0 offset 2 "):
         offsets_read(consumer, item)
     consumer.close()
@@ -239,7 +239,7 @@ def test_a_limit_of_the_user_is_kept_and_named(
     produce_inflating(kafka, 10, zstd_stream)
     consumer = RangeConsumer(options_of(kafka, kafka__receive__message__max__bytes="5000000"), make, 1)
     item = OffsetRange(P0, 0, 10)
-    consumer.position_at([item])
+    consumer.move_to([item])
     text = r"BATCH_TOO_LARGE.* orders-0 .* offset 0: .*'kafka.receive.message.max.bytes' has the value '5000000'"
     with pytest.raises(ReadError, match=text):
         offsets_read(consumer, item)
@@ -386,10 +386,10 @@ def test_a_consumer_goes_on_skips_ahead_rests_and_moves(
     kafka.track_requests()
     for start, end in ((0, 100), (100, 250), (400, 500), (1_500, 3_000), (10, 20)):
         item = OffsetRange(P0, start, end)
-        consumer.position_at([item])
+        consumer.move_to([item])
         assert offsets_read(consumer, item) == list(range(start, end))
     for item in (OffsetRange(P1, 0, 10), OffsetRange(P0, 5, 6)):
-        consumer.position_at([item])
+        consumer.move_to([item])
         assert offsets_read(consumer, item) == list(range(item.start, item.end))
         consumer.rest()
     # An answer that is under way may come yet; then there is no request any more.
@@ -420,12 +420,12 @@ def test_a_range_that_ends_with_a_transaction_marker(
     produce_transactions(kafka, 3)
     consumer = RangeConsumer(options_of(kafka), make, 1)
     item = OffsetRange(P0, 0, 9)
-    consumer.position_at([item])
+    consumer.move_to([item])
     assert offsets_read(consumer, item) == [0, 1, 3, 4, 6, 7]
     assert consumer.position(P0) == 9
     for start, end, expected in ((1, 3, [1]), (4, 7, [4, 6]), (2, 3, [])):
         item = OffsetRange(P0, start, end)
-        consumer.position_at([item])
+        consumer.move_to([item])
         assert offsets_read(consumer, item) == expected
     consumer.close()
 
@@ -438,7 +438,7 @@ def test_a_transaction_marker_is_not_waited_for(
     consumer = RangeConsumer(options_of(kafka, kafka__fetch__wait__max__ms="50000"), make, 1)
     item = OffsetRange(P0, 0, 3)
     started = time.monotonic()
-    consumer.position_at([item])
+    consumer.move_to([item])
     assert offsets_read(consumer, item) == [0, 1]
     assert consumer.position(P0) == 3
     assert time.monotonic() - started < 40.0

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from pyspark.sql import SparkSession
 
 from spark_groupsource.cli.admin import GroupAdmin
-from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.errors import TransportState
 from spark_groupsource.client.settings import base_settings
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client
@@ -361,7 +361,7 @@ def test_the_clients_own_log_shows_no_secret(kind: str, guarded: Guarded, caplog
             with pytest.raises(GroupKafkaError):
                 read_task_of(options)
         elif kind == "admin":
-            admin = admin_client(options, LastTransportError(None))
+            admin = admin_client(options, TransportState(None))
             admin.list_topics(timeout=10)
             admin.poll(0.5)
         else:

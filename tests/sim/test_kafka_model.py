@@ -55,7 +55,7 @@ class Bare:
         self.events: list[tuple[str, tuple[int, ...]]] = []
         self.results: list[Any] = []
         self.answers_lost = 0
-        self.unreleased = self.renewed = False
+        self.unreleased = self.unusable = False
         self.slow_s = 0.0
         self.fails = False
         self.stops = False
@@ -110,8 +110,8 @@ class Bare:
     def on_instance_id_unreleased(self) -> None:
         self.unreleased = True
 
-    def on_renewed(self) -> None:
-        self.renewed = True
+    def on_unusable(self) -> None:
+        self.unusable = True
 
     def on_error(self, error: Exception) -> None:
         self._saw(f"error {error}", ())
@@ -241,7 +241,7 @@ def test_a_second_process_with_an_instance_id_fences_the_first_one() -> None:
     second = group.member("q2", "i1")
     group.run(10.0)
     assert second.numbers == [0, 1, 2, 3]
-    assert first.renewed or any("FENCED_INSTANCE_ID" in event for event, _ in first.events)
+    assert first.unusable or any("FENCED_INSTANCE_ID" in event for event, _ in first.events)
 
 
 def test_a_static_kip848_member_waits_for_its_old_session() -> None:

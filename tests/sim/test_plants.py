@@ -65,7 +65,7 @@ def _planted(name: str, code: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_changed_module_is_imported() -> None:
     code = "import tests.sim, inspect; from spark_groupsource.membership.liveness import MembershipProof as proof;"
-    code += "print('monotonic_s' in proof.alive.__code__.co_names)"
+    code += "print('monotonic_s' in proof.measure_gap_s.__code__.co_names)"
     ran = _planted("a-suspended-machine-counts-no-time", code)
     assert (ran.stdout, ran.returncode) == ("True\n", 0), ran.stderr
     assert _planted("", code).stdout == "False\n"

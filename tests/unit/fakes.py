@@ -131,7 +131,7 @@ class FakeGroup:
         self.revokes_when_closed = True
         self.in_generation = b"1"
         # The member's id in a group that assigns by topic id; empty in others.
-        self.id_by_topic_ids = ""
+        self.kip848_member_id = ""
         self._todo: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()
         self._rounds = 0
@@ -172,7 +172,7 @@ class FakeGroup:
 
         def run() -> None:
             self.owned.clear()
-            self._on().on_renewed()
+            self._on().on_unusable()
 
         self.post(run)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from spark_groupsource.client.errors import NO_TOPIC, LastTransportError
+from spark_groupsource.client.errors import NO_TOPIC, TransportState
 from spark_groupsource.client.settings import EXECUTOR_ROLE, assigned_consumer_settings
 from spark_groupsource.executor.clients.port import (
     MESSAGE_BYTES,
@@ -85,15 +85,13 @@ def _number(settings: Mapping[str, Any], name: str, default: int) -> int:
         return default
 
 
-def trouble(transport: LastTransportError, fallback: str = "") -> FetchedItem | None:
+def trouble(transport: TransportState, fallback: str = "") -> FetchedItem | None:
     """Return the known reason why nothing arrives, None if there is none."""
     text = transport.text or fallback
     return Trouble(text, refused=transport.authentication_failed) if text else None
 
 
-def item_of(
-    partition: TopicPartition, offset: int, error: KafkaError, transport: LastTransportError
-) -> FetchedItem | None:
+def item_of(partition: TopicPartition, offset: int, error: KafkaError, transport: TransportState) -> FetchedItem | None:
     """Return the event for an error that arrived in place of a record; None if it has no meaning to a reader."""
     code = error.code()
     if code == KafkaError._PARTITION_EOF:

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.errors import TransportState
 from spark_groupsource.client.settings import creating_client
 from spark_groupsource.client.tokens import SETTING as TOKENS
 from spark_groupsource.client.tokens import TokenKeeper
@@ -153,7 +153,7 @@ class NativeClient:
         self._library = library
         self._include_headers = options.include_headers
         self._constants = ConstantColumns()
-        self._transport = LastTransportError(options.token_login)
+        self._transport = TransportState(options.token_login)
         self._logger: logging.Logger = settings["logger"]
         tokens = settings.get(TOKENS)
         self._tokens = tokens if isinstance(tokens, TokenKeeper) else None

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.answers import headers_of
-from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.errors import TransportState
 from spark_groupsource.client.settings import creating_client
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
@@ -77,7 +77,7 @@ class PythonClient:
         make_consumer: Callable[[dict[str, Any]], Consumer] = new_consumer,
     ) -> None:
         self._include_headers = options.include_headers
-        self._transport = LastTransportError(options.token_login)
+        self._transport = TransportState(options.token_login)
         with creating_client(options):
             self._consumer = make_consumer({**settings, "error_cb": self._transport})
         self._most_held_bytes = _HELD_BYTES

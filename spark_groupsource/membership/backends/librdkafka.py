@@ -22,7 +22,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
 from spark_groupsource.client.answers import decoded_offsets
-from spark_groupsource.client.errors import LastTransportError, kafka_error, map_error, map_group_error
+from spark_groupsource.client.errors import TransportState, kafka_error, map_error, map_group_error
 from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline, SystemClock
@@ -92,17 +92,17 @@ class _Joining:
         self._group = group
         self._clock = clock
         self._since_s: float | None = None
-        self._is_told = False
+        self._is_reported = False
 
     def saw(self, state: str) -> None:
         """Take notice of the client's state in its group."""
         now_s = self._clock.monotonic_s()
         if state in _SETTLED:
-            self._since_s, self._is_told = None, False
+            self._since_s, self._is_reported = None, False
         elif self._since_s is None:
             self._since_s = now_s
-        elif now_s - self._since_s >= _UNSETTLED_AFTER_S and not self._is_told:
-            self._is_told = True
+        elif now_s - self._since_s >= _UNSETTLED_AFTER_S and not self._is_reported:
+            self._is_reported = True
             LOG.warning(
                 "the client does not finish a rebalance, and the other members may wait for it: group=%s join_state=%s"
                 " for=%.0f s; if `groupkafka group` shows PreparingRebalance all the time, restart this query",
@@ -116,7 +116,7 @@ class _Life(Enum):
     OPENED = "not a member yet"
     JOINED = "the group has assigned it partitions"
     UNRELEASED = "another member still has its instance id: a fatal error, reported once"
-    RENEWED = "it has become another member, or its group is deleted: reported once, it handles nothing any more"
+    UNUSABLE = "it has become another member, or its group is deleted: reported once, it handles nothing any more"
 
 
 class LibrdkafkaGroup:
@@ -133,7 +133,7 @@ class LibrdkafkaGroup:
         self._consumer: Consumer | None = None
         self._listener: MemberListener | None = None
         self._callback_error: BaseException | None = None
-        self._transport = LastTransportError(options.token_login, clock)
+        self._transport = TransportState(options.token_login, clock)
         self._clock = clock or SystemClock()
         self._joining = _Joining(options.group_id, self._clock)
         self._life = _Life.OPENED
@@ -152,7 +152,7 @@ class LibrdkafkaGroup:
         return self._incremental
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """See `GroupPort`."""
         by_id = self._options.group_protocol is GroupProtocol.CONSUMER and not self._options.subscription.partitions
         return (self._client().memberid() or "") if by_id else ""
@@ -206,7 +206,7 @@ class LibrdkafkaGroup:
 
     def poll(self) -> None:
         """See `GroupPort`."""
-        if self._renewed():
+        if self._unusable():
             return
         message = self._client().poll(0)
         self._raise_callback_error()
@@ -242,8 +242,8 @@ class LibrdkafkaGroup:
            session timeout has passed.
         """
         is_classic = self._options.group_protocol is not GroupProtocol.CONSUMER
-        # A closing client joins nothing. A classic static member whose session has ended is renewed. It is still in the
-        # group here, because its topic was deleted, and it must not leave.
+        # A closing client joins nothing. A classic static member is still in the group here, and must not leave: its
+        # topic was deleted. If its session had ended, the client would be unusable.
         if self._closing or (is_classic and self._options.instance_id):
             return
         # After a fatal error it raises, and the client does not join either.
@@ -324,7 +324,7 @@ class LibrdkafkaGroup:
 
     def commit_later(self, items: Sequence[CommitItem]) -> None:
         """See `GroupPort`."""
-        if self._renewed():
+        if self._unusable():
             self._report(self._refuse_all(items, _UNKNOWN))
             return
         try:
@@ -345,7 +345,7 @@ class LibrdkafkaGroup:
         return self._commit(items)
 
     def _commit(self, items: Sequence[CommitItem]) -> CommitResult:
-        if self._renewed():
+        if self._unusable():
             return self._refuse_all(items, _UNKNOWN)
         try:
             answers = self._client().commit(offsets=_client_items(items), asynchronous=False)
@@ -374,8 +374,8 @@ class LibrdkafkaGroup:
             raise error
 
     def _pass_on(self, callback: Callable[[Partitions], None], parts: list[ClientPartition]) -> None:
-        # After a renewal the next client handles assignments and revokes.
-        if not self._renewed():
+        # The next client handles assignments and revokes.
+        if not self._unusable():
             callback(_partitions(parts))
 
     def _on_commit(self, error: KafkaError | None, parts: list[ClientPartition]) -> None:
@@ -429,7 +429,7 @@ class LibrdkafkaGroup:
         else:
             LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
 
-    def _renewed(self) -> bool:
+    def _unusable(self) -> bool:
         """Return whether the client has become another member and keeps its old partitions. Report it once (rule R72).
 
         librdkafka reports lost partitions to dynamic members, but not to static ones.
@@ -442,16 +442,16 @@ class LibrdkafkaGroup:
         2. Its request is refused. The client joins as a new member without reporting it.
         3. It commits the old offsets under the new generation. Or it is fenced by itself.
         """
-        asks = self._held_as and self._life is not _Life.RENEWED and not self._closing
+        asks = self._held_as and self._life is not _Life.UNUSABLE and not self._closing
         # R72: the client has become another member
         if asks and self._client().memberid() != self._held_as:
-            self._renew()
-        return self._life is _Life.RENEWED
+            self._report_unusable()
+        return self._life is _Life.UNUSABLE
 
-    def _renew(self) -> None:
-        self._life = _Life.RENEWED
+    def _report_unusable(self) -> None:
+        self._life = _Life.UNUSABLE
         if self._listener is not None:
-            self._listener.on_renewed()
+            self._listener.on_unusable()
 
     def _on_fatal(self, error: KafkaError) -> None:
         """Handle an error after which the client is of no use.
@@ -460,7 +460,7 @@ class LibrdkafkaGroup:
         1. All members are cut off for longer than their sessions. Somebody deletes the empty group.
         2. librdkafka reports a fatal error: the query would end.
         """
-        if self._renewed():
+        if self._unusable():
             return
         cause = _cause(error)
         if cause == KafkaError.UNRELEASED_INSTANCE_ID:
@@ -470,7 +470,7 @@ class LibrdkafkaGroup:
         # R73: a new client creates the group again
         elif cause == KafkaError.GROUP_ID_NOT_FOUND and self._life is _Life.JOINED:
             # All members were cut off, and the group was deleted (KIP-848).
-            self._renew()
+            self._report_unusable()
         else:
             reason = error.str()
             mapped = map_group_error(self._options, KafkaError(cause, reason))

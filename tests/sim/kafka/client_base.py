@@ -132,8 +132,8 @@ class GroupClient:
         self._beat_at = self._join_at = 0.0
         self._commits = 0
         self._deferred: list[_Commit] = []
-        # LibrdkafkaGroup: _joined, _held_as, _is_renewed, _unreleased, _lost_answers.
-        self._joined = self._is_renewed = self._is_unreleased = False
+        # LibrdkafkaGroup: _joined, _held_as, _is_unusable, _unreleased, _lost_answers.
+        self._joined = self._is_unusable = self._is_unreleased = False
         self._held_as = ""
         self._lost_answers = 0
 
@@ -191,7 +191,7 @@ class GroupClient:
         return b""
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """See `GroupPort`."""
         return ""
 
@@ -232,7 +232,7 @@ class GroupClient:
     def poll(self) -> None:
         """See `GroupPort`. Serves all that is queued (rdkafka.c:5043 rd_kafka_consume0)."""
         self._open()
-        if self._renewed():
+        if self._unusable():
             return
         while self._queue and self._connection is not None:
             self._run_callback(*self._queue.popleft())
@@ -399,7 +399,7 @@ class GroupClient:
         """See `GroupPort`."""
         self._open()
         every = tuple(items)
-        if self._renewed():
+        if self._unusable():
             self._report(_refuse_all(every, Error.UNKNOWN_MEMBER_ID))
             return
         self.world.say(self.query_name, f"commit_later {short_items(items)}")
@@ -410,7 +410,7 @@ class GroupClient:
         """See `GroupPort`. LibrdkafkaGroup.commit_now: sent again in halves if it fails for a partition of several."""
         self._open()
         every = tuple(items)
-        if self._renewed():
+        if self._unusable():
             return _refuse_all(every, Error.UNKNOWN_MEMBER_ID)
         self.world.say(self.query_name, f"commit_now {short_items(items)}")
         self._sends(every, later=False)
@@ -558,7 +558,7 @@ class GroupClient:
             watch.begins()
         self.world.reached(called)
         try:
-            if not self._renewed():
+            if not self._unusable():
                 getattr(listener, f"on_{called}")(partitions)
         finally:
             if watch is not None and self.process.alive:
@@ -587,17 +587,17 @@ class GroupClient:
         if self._listener is not None:
             self._listener.on_commit_result(result)
 
-    def _renewed(self) -> bool:
-        """LibrdkafkaGroup._renewed (rule R72)."""
-        if self._held_as and not self._is_renewed and not self._is_closing and self.member_id != self._held_as:
-            self._renew()
-        return self._is_renewed
+    def _unusable(self) -> bool:
+        """LibrdkafkaGroup._unusable (rule R72)."""
+        if self._held_as and not self._is_unusable and not self._is_closing and self.member_id != self._held_as:
+            self._report_unusable()
+        return self._is_unusable
 
-    def _renew(self) -> None:
-        self._is_renewed = True
+    def _report_unusable(self) -> None:
+        self._is_unusable = True
         self.world.saw("another member id (R72)")
         if self._listener is not None:
-            self._listener.on_renewed()
+            self._listener.on_unusable()
 
     def _raise_fatal(self, error: Error) -> None:
         """rd_kafka_set_fatal_error: the state machine stops."""
@@ -609,14 +609,14 @@ class GroupClient:
     def _on_fatal(self, error: Error) -> None:
         """LibrdkafkaGroup._on_fatal."""
         listener = self._listener
-        if listener is None or self._renewed():
+        if listener is None or self._unusable():
             return
         if error is Error.UNRELEASED_INSTANCE_ID:
             if not self._is_unreleased:
                 self._is_unreleased = True
                 listener.on_instance_id_unreleased()
         elif error is Error.GROUP_ID_NOT_FOUND and self._joined:
-            self._renew()
+            self._report_unusable()
         else:
             listener.on_error(MembershipError(errors.MEMBER_FAILED, group="sim", reason=error.name))
 

@@ -48,7 +48,7 @@ class ConsumerClient(GroupClient):
         self._waits_to_rejoin = self._sends_all = self._sends_topics = self._is_sending_topics = False
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """See `GroupPort`."""
         self._open()
         return self.member_id

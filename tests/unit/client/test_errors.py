@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from spark_groupsource.client.answers import decoded_offsets
 from spark_groupsource.client.errors import (
-    LastTransportError,
     Patience,
+    TransportState,
     kafka_error,
     likely_reason,
     map_error,
@@ -43,8 +43,8 @@ def record(message: str, *args: object) -> logging.LogRecord:
     return logging.LogRecord("rdkafka", logging.ERROR, __file__, 1, message, args, None)
 
 
-def mapped(code: int, *, topic: str = "orders", transport: LastTransportError | None = None) -> str:
-    return str(map_error(OPTIONS, KafkaError(code, "reason"), "Request", transport or LastTransportError(None), topic))
+def mapped(code: int, *, topic: str = "orders", transport: TransportState | None = None) -> str:
+    return str(map_error(OPTIONS, KafkaError(code, "reason"), "Request", transport or TransportState(None), topic))
 
 
 # --- logs
@@ -68,7 +68,7 @@ def test_a_message_is_shown_once_per_interval_with_a_count() -> None:
 
 
 def test_a_long_wait_is_reported_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
-    clock, transport = ManualClock(), LastTransportError(None)
+    clock, transport = ManualClock(), TransportState(None)
     patience = Patience(make_options(kafka__bootstrap__servers="one:9092"), clock, transport)
     clock.advance(60.0)
     patience.begin()
@@ -149,14 +149,14 @@ def test_other_errors_are_none_of_the_groups() -> None:
 
 
 def test_a_request_that_timed_out_says_why_the_brokers_could_not_be_reached() -> None:
-    transport = LastTransportError(None)
+    transport = TransportState(None)
     transport(KafkaError(KafkaError._TRANSPORT, "connection refused"))
     transport(KafkaError(KafkaError._ALL_BROKERS_DOWN, "2/2 brokers are down"))
     assert "connection refused" in mapped(KafkaError._TIMED_OUT, transport=transport)
 
 
 def test_a_refused_identity_is_the_reason_whatever_comes_after_it() -> None:
-    transport = LastTransportError(None)
+    transport = TransportState(None)
     transport(KafkaError(KafkaError._AUTHENTICATION, "SASL PLAIN refused"))
     transport(KafkaError(KafkaError._TRANSPORT, "disconnected"))
     text = mapped(KafkaError._TIMED_OUT, transport=transport)
@@ -177,7 +177,7 @@ def refused(text: str) -> KafkaError:
 @pytest.mark.rule("R76")
 def test_an_identity_that_was_never_taken_is_a_wrong_setting(text: str, at_once: bool) -> None:
     """Unless nobody has refused it; when the first contact takes too long, that is told as the reason all the same."""
-    transport = LastTransportError(None, ManualClock())
+    transport = TransportState(None, ManualClock())
     transport(refused(text))
     assert transport.refused_for_good is at_once
     error = mapped(KafkaError._TIMED_OUT, transport=transport)
@@ -201,7 +201,7 @@ def test_an_identity_that_was_never_taken_is_a_wrong_setting(text: str, at_once:
 )
 def test_a_refused_identity_explains_no_answer_of_a_broker(code: int, condition: str) -> None:
     """A provider of tokens is away, and the connections of the token in hand go on: a broker answers."""
-    transport = LastTransportError(None)
+    transport = TransportState(None)
     transport.worked()
     transport(refused(NO_TOKEN))
     assert f"[GROUPKAFKA.{condition}]" in mapped(code, transport=transport)
@@ -215,7 +215,7 @@ def test_an_identity_that_was_taken_before_is_refused_for_good_when_it_lasts(tex
     Refusals that are far apart, and a request that is answered in between, are two hiccups.
     """
     clock = ManualClock()
-    transport = LastTransportError(None, clock)
+    transport = TransportState(None, clock)
     transport.worked()
     transport(refused(text))
     clock.advance(15)
@@ -235,7 +235,7 @@ def test_an_identity_that_was_taken_before_is_refused_for_good_when_it_lasts(tex
 def test_a_handshake_that_is_cut_off_is_an_outage_once_the_identity_was_taken() -> None:
     """A broker closes the connection between the handshake and its answer, in a restart."""
     clock = ManualClock()
-    transport = LastTransportError(None, clock)
+    transport = TransportState(None, clock)
     transport.worked()
     for _ in range(3):
         transport(refused(CUT_OFF))
@@ -247,7 +247,7 @@ def test_a_handshake_that_is_cut_off_is_an_outage_once_the_identity_was_taken() 
 
 
 def test_only_all_brokers_down_is_better_than_nothing() -> None:
-    transport = LastTransportError(None)
+    transport = TransportState(None)
     assert transport.text == ""
     transport(KafkaError(KafkaError._ALL_BROKERS_DOWN, "2/2 brokers are down"))
     assert transport.text == "2/2 brokers are down"
@@ -443,7 +443,7 @@ def test_a_poll_interval_below_the_default_session_timeout_suits_all_clients() -
     options = make_options(kafka__session__timeout__ms="6000", kafka__max__poll__interval__ms="10000")
     make_client(options, 1024 * 1024).close()
     with pytest.raises(KafkaException, match=r"Timed out|Transport|resolve"):
-        Probe(options, LastTransportError(None)).committed("shop", [tp(0)], 0.01)
+        Probe(options, TransportState(None)).committed("shop", [tp(0)], 0.01)
 
 
 class BrokenConsumer:
@@ -473,7 +473,7 @@ class BrokenConsumer:
 @pytest.mark.parametrize("broken", ["assign", "consume", "unassign"])
 def test_what_a_probe_cannot_read_is_an_error_of_the_catalogue(broken: str) -> None:
     consumer: Any = BrokenConsumer(broken)
-    probe = Probe(make_options(), LastTransportError(None), lambda _: consumer)
+    probe = Probe(make_options(), TransportState(None), lambda _: consumer)
     for look in (lambda: probe.record_bytes({tp(0): 5}, 0.01), lambda: probe.diverged({tp(0): (5, 1)}, 0.01)):
         with pytest.raises(KafkaUnavailableError, match=r"CLUSTER_REQUEST_FAILED.*Fetch.*the client is broken"):
             look()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.errors import TransportState
 from spark_groupsource.client.settings import base_settings, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.cluster.admin import admin_client
@@ -27,7 +27,7 @@ def make_probe(options: SourceOptions) -> None:
         made.append(new_consumer(settings))
         return made[0]
 
-    probe = Probe(options, LastTransportError(None), make)
+    probe = Probe(options, TransportState(None), make)
     assert probe.diverged({}, 0.0) == {}
     assert made
 
@@ -39,7 +39,7 @@ def make_lag_reader(options: SourceOptions) -> None:
 
 
 def make_admin(options: SourceOptions) -> None:
-    admin_client(options, LastTransportError(None))
+    admin_client(options, TransportState(None))
 
 
 @pytest.mark.parametrize("make", [make_probe, make_lag_reader, make_admin])

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Uuid
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, TransportState
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S, LibrdkafkaCluster, answer_of
 from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
 from spark_groupsource.errors import CommandError, GroupKafkaError
@@ -450,7 +450,7 @@ def test_an_error_that_does_not_heal_is_reported_at_once() -> None:
 
 def test_a_refused_identity_is_not_waited_for() -> None:
     """The client tells its errors only to who polls it, and the request itself is never answered."""
-    transport = LastTransportError(None)
+    transport = TransportState(None)
 
     class Refused(FakeAdmin):
         def poll(self, timeout_s: float) -> None:
@@ -466,7 +466,7 @@ def test_a_refused_identity_is_not_waited_for() -> None:
 
 def test_a_refused_identity_that_worked_before_may_heal() -> None:
     """A request takes longer than a moment, and meanwhile the provider of tokens is away: the answer still comes."""
-    transport = LastTransportError(None, ManualClock())
+    transport = TransportState(None, ManualClock())
     transport.worked()
     answer: Future[str] = Future()
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.errors import TransportState
 from spark_groupsource.cluster.probe import Probe
 from spark_groupsource.model.offsets import TopicPartition
 from tests.unit.fakes import make_options, tp
@@ -77,7 +77,7 @@ class Bed:
     def __init__(self, *consumers: FakeConsumer) -> None:
         self.consumers = consumers
         self.made = 0
-        self.probe = Probe(make_options(), LastTransportError(None), self.make)
+        self.probe = Probe(make_options(), TransportState(None), self.make)
 
     def make(self, _: dict[str, Any]) -> Any:
         self.made += 1

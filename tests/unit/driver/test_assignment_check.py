@@ -18,7 +18,7 @@ REFUNDS = TopicPartition("refunds", 0)
 def bed_with(*assigned: TopicPartition) -> Bed:
     """Return a session that owns both partitions, while the coordinator has given it these."""
     bed = Bed(startingOffsets="earliest")
-    bed.group.id_by_topic_ids = ME
+    bed.group.kip848_member_id = ME
     bed.cluster.group_members = {ME: frozenset({P0, P1})}
     bed.join(P0, P1)
     bed.ends(p0=0, p1=0)
@@ -65,7 +65,7 @@ def test_a_member_without_partitions_whose_assignment_was_lost_joins_again(befor
         bed.lose(P0, P1)
     else:
         bed = Bed(startingOffsets="earliest")
-        bed.group.id_by_topic_ids = ME
+        bed.group.kip848_member_id = ME
         bed.member.start()
         bed.cluster.group_members = {ME: frozenset({P0})}
     bed.member.shows(lost_answers=1)
@@ -75,7 +75,7 @@ def test_a_member_without_partitions_whose_assignment_was_lost_joins_again(befor
 @pytest.mark.rule("R84")
 def test_available_now_joins_again_while_it_waits_for_its_assignment() -> None:
     bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
-    bed.group.id_by_topic_ids = ME
+    bed.group.kip848_member_id = ME
     bed.member.start()
     bed.ends(p0=5)
     bed.cluster.group_members = {ME: frozenset({P0})}
@@ -123,7 +123,7 @@ def test_a_change_after_the_lost_answer_is_noticed() -> None:
 def test_a_group_that_does_not_assign_by_topic_id_is_not_compared(reported: bool) -> None:
     bed = bed_with(P0)
     if reported:
-        bed.group.id_by_topic_ids = ""
+        bed.group.kip848_member_id = ""
     else:
         bed.cluster.group_members = None
     bed.member.shows(lost_answers=1)

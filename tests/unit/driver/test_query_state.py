@@ -82,7 +82,7 @@ def test_the_rows_of_removed_topics_are_dropped() -> None:
 def test_a_partition_that_is_left_out_is_not_short_when_it_comes_back() -> None:
     state = QueryState(ManualClock())
     row = read(state)
-    assert not state.is_short(P0)
+    assert not state.saw_short(P0)
     row.short_reported = False
     assert state.short_in_doubt(P0)
     state.miss({P0: ""})

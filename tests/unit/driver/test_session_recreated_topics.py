@@ -129,7 +129,7 @@ def test_a_topic_that_gets_an_id_is_the_one_that_was_read(
 def test_a_new_member_joins_again_once_if_its_topic_was_recreated(member_id: str) -> None:
     """It may have been assigned the deleted topic's partitions, if the group assigns by topic id."""
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.group.id_by_topic_ids = member_id
+    bed.group.kip848_member_id = member_id
     bed.group.committed[P0] = GroupOffset(5, metadata(OTHER_LINEAGE, 0, 5, topic_id="the first topic's id"))
     bed.join(P0)
     bed.ends(p0=7)
@@ -172,7 +172,7 @@ def test_an_offset_of_the_topic_before_that_is_committed_late_is_replaced(
     member_id: str, replaced: GroupOffset, caplog: pytest.LogCaptureFixture
 ) -> None:
     bed, end = recreated(failOnDataLoss="false")
-    bed.group.id_by_topic_ids = member_id
+    bed.group.kip848_member_id = member_id
     end = bed.next_batch(end)
     assert bed.session.latest_offset(end) is end
     held = bed.group.committed[P0]

@@ -41,7 +41,7 @@ def consumer_of(
 ) -> tuple[RangeConsumer, FakeClient]:
     client = FakeClient(ManualClock(), *batches)
     consumer = range_consumer(client)
-    consumer.position_at(ranges)
+    consumer.move_to(ranges)
     return consumer, client
 
 
@@ -118,7 +118,7 @@ def test_where_an_earlier_assignment_had_got_ends_nothing() -> None:
     taken(consumer)
     client.passed[P0] = 13
     earlier = OffsetRange(P0, 5, 6)
-    consumer.position_at([earlier])
+    consumer.move_to([earlier])
     assert taken(consumer, earlier) == []
     assert not consumer.finished(earlier)
     assert taken(consumer, earlier) == [5]
@@ -131,11 +131,11 @@ def test_markers_that_were_passed_for_an_earlier_range_end_the_next_one() -> Non
     client.passed[P0] = 20
     assert taken(consumer) == [10, 11]
     following = OffsetRange(P0, 13, 20)
-    consumer.position_at([following])
+    consumer.move_to([following])
     assert taken(consumer, following) == []
     assert consumer.finished(following)
     after = OffsetRange(P0, 20, 22)
-    consumer.position_at([after])
+    consumer.move_to([after])
     assert not consumer.finished(after)
 
 
@@ -144,7 +144,7 @@ def test_markers_do_not_hide_records_that_are_kept() -> None:
     client.passed[P0] = 16
     assert taken(consumer) == [10, 11, 12]
     following = OffsetRange(P0, 13, 16)
-    consumer.position_at([following])
+    consumer.move_to([following])
     assert not consumer.finished(following)
     assert taken(consumer, following) == [13, 14]
     assert consumer.finished(following)
@@ -155,7 +155,7 @@ def test_records_beyond_the_range_are_kept_for_the_next() -> None:
     assert taken(consumer) == [10, 11, 12]
     following = OffsetRange(P0, 13, 15)
     assert consumer.distance([following]) == (0, 0)
-    consumer.position_at([following])
+    consumer.move_to([following])
     assert taken(consumer, following) == [13, 14]
     assert consumer.finished(following)
     assert len(client.assigned) == 1
@@ -166,7 +166,7 @@ def test_an_end_of_partition_waits_for_the_records_that_are_kept() -> None:
     consumer, _ = consumer_of([*records(0, 10, 11, 12, 13), eof(0, 14)])
     assert taken(consumer) == [10, 11, 12]
     following = OffsetRange(P0, 13, 14)
-    consumer.position_at([following])
+    consumer.move_to([following])
     assert not consumer.finished(following)
     assert taken(consumer, following) == [13]
 
@@ -176,7 +176,7 @@ def test_moving_forgets_what_was_fetched() -> None:
     taken(consumer)
     earlier = OffsetRange(P0, 5, 6)
     assert consumer.distance([earlier]) == (1, 0)
-    consumer.position_at([earlier])
+    consumer.move_to([earlier])
     assert not consumer.finished(earlier)
     assert taken(consumer, earlier) == [5]
     assert client.assigned == [[(P0, 10)], [(P0, 5)]]
@@ -193,7 +193,7 @@ def test_partitions_of_one_task_do_not_mix() -> None:
 def test_what_came_of_the_tasks_next_range_is_taken_with_it() -> None:
     client = FakeClient(ManualClock(), [*records(1, 0, 1), *records(0, 10, 11, 12)])
     consumer = range_consumer(client)
-    consumer.position_at([R0, R1])
+    consumer.move_to([R0, R1])
     assert [batch.num_rows for batch in consumer.next_rows([R0, R1], 0.1)] == [3, 2]
     assert consumer.finished(R0)
     assert consumer.finished(R1)
@@ -227,7 +227,7 @@ def test_what_another_worker_has_read_is_dropped_as_it_comes() -> None:
     assert taken(consumer) == [10, 11, 12]
     ahead = OffsetRange(P0, 16, 18)
     assert consumer.distance([ahead]) == (0, 3)
-    consumer.position_at([ahead])
+    consumer.move_to([ahead])
     assert taken(consumer, ahead) == []
     assert not consumer.finished(ahead)
     assert taken(consumer, ahead) == [16, 17]
@@ -241,7 +241,7 @@ def test_a_gap_without_records_is_no_gap() -> None:
     taken(consumer)
     consumer.settle(R0)
     ahead = OffsetRange(P0, 18, 20)
-    consumer.position_at([ahead])
+    consumer.move_to([ahead])
     assert consumer.finished(ahead)
 
 
@@ -250,7 +250,7 @@ def test_what_takes_a_new_assignment(start: int) -> None:
     consumer, client = consumer_of(ranges=(R0, R1))
     ahead = OffsetRange(P0, start, 90_000)
     assert consumer.distance([ahead]) == (1, 0)
-    consumer.position_at([ahead])
+    consumer.move_to([ahead])
     assert client.assigned[1:] == [[(P0, start)]]
     assert client.unassigned == [[P0]]
 
@@ -275,7 +275,7 @@ def test_what_was_fetched_in_another_leader_epoch_is_fetched_anew() -> None:
     consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14), records(0, 13, 14), ranges=(old,))
     assert taken(consumer, old) == [10, 11, 12]
     assert consumer.distance([new]) == (1, 0)
-    consumer.position_at([new])
+    consumer.move_to([new])
     assert (client.unassigned, client.assigned[-1]) == ([[P0]], [(P0, 13)])
     assert taken(consumer, new) == [13, 14]
     assert len(client.asked) == 2, "what was kept is dropped"
@@ -294,7 +294,7 @@ def test_the_leaders_of_a_newer_epoch_are_requested(rested: bool) -> None:
     assert not consumer.follows_leaders(new), "the only broker that it knows is the one that is paused"
     client.answers = True
     assert consumer.follows_leaders(new)
-    consumer.position_at(new)
+    consumer.move_to(new)
     client.answers = False
     assert consumer.follows_leaders([at(0, 30, 40, 2), at(0, 40, 50, 1)]), "once for a new epoch"
 
@@ -303,7 +303,7 @@ def test_what_the_client_still_has_of_another_leader_epoch_is_dropped_as_well() 
     old, new = at(0, 10, 13, 1), at(0, 13, 15, 2)
     consumer, client = consumer_of(records(0, 10, 11, 12), ranges=(old,))
     taken(consumer, old)
-    consumer.position_at([new])
+    consumer.move_to([new])
     assert (client.unassigned, client.assigned[-1]) == ([[P0]], [(P0, 13)])
 
 
@@ -313,7 +313,7 @@ def test_the_usual_epochs_assign_nothing_anew() -> None:
     consumer, client = consumer_of(records(0, *range(10, 40)), ranges=(first,))
     for item in (at(0, 10, 13, 1), at(0, 13, 15, 1), at(0, 15, 15, None), at(0, 15, 20, None), at(0, 20, 25, 1)):
         assert consumer.distance([item]) == (0, 0)
-        consumer.position_at([item])
+        consumer.move_to([item])
         if len(item):
             assert taken(consumer, item) == list(range(item.start, item.end))
     assert len(client.assigned) == 1
@@ -323,7 +323,7 @@ def test_an_unknown_epoch_is_known_after_one_assignment() -> None:
     first = at(0, 10, 13, None)
     consumer, client = consumer_of(ranges=(first,))
     for item in (at(0, 10, 13, 4), at(0, 10, 13, None), at(0, 10, 13, 4)):
-        consumer.position_at([item])
+        consumer.move_to([item])
     assert client.assigned == [[(P0, 10)]] * 2
 
 
@@ -331,9 +331,9 @@ def test_the_epoch_of_an_earlier_assignment_says_nothing_of_a_later_one() -> Non
     consumer, client = consumer_of(ranges=(at(0, 10, 13, 1),))
     consumer.rest()
     for _ in range(2):
-        consumer.position_at([at(0, 10, 13, None)])
+        consumer.move_to([at(0, 10, 13, None)])
     for _ in range(2):
-        consumer.position_at([at(0, 10, 13, 1)])
+        consumer.move_to([at(0, 10, 13, 1)])
     assert client.assigned == [[(P0, 10)]] * 3
 
 
@@ -341,7 +341,7 @@ def test_the_epoch_of_an_earlier_assignment_says_nothing_of_a_later_one() -> Non
 def test_a_topic_that_was_recreated_is_not_for_this_consumer() -> None:
     consumer, _ = consumer_of()
     assert consumer.is_current({"orders": "a"})
-    consumer.position_at([R0], {"orders": "a"})
+    consumer.move_to([R0], {"orders": "a"})
     assert consumer.is_current({"orders": "a", "refunds": "b"})
     assert not consumer.is_current({"orders": "b"})
     consumer.rest()
@@ -354,12 +354,12 @@ def test_a_topic_that_was_recreated_is_not_for_this_consumer() -> None:
 def test_a_partition_that_nobody_uses_is_dropped() -> None:
     consumer, client = consumer_of(ranges=(R0, R1))
     client.clock.advance(REST_AFTER_S - 1.0)
-    consumer.position_at([R0])
+    consumer.move_to([R0])
     client.clock.advance(1.0)
-    consumer.position_at([R0])
+    consumer.move_to([R0])
     assert client.unassigned == [[P1]]
     assert repr(consumer) == "RangeConsumer(orders-0@10)"
-    consumer.position_at([R1])
+    consumer.move_to([R1])
     assert client.assigned[-1] == [(P1, 0)]
 
 
@@ -373,7 +373,7 @@ def test_as_many_partitions_as_the_memory_has_room_for_have_a_queue() -> None:
     client = FakeClient(ManualClock())
     consumer = range_consumer(client, max_bytes=10 * mib, partitions=1_000)
     task = many(20)
-    consumer.position_at(task)
+    consumer.move_to(task)
     assert consumer.assigned == 10, "before anything is known, a queue has a producer's batch of 1 MiB"
     for _ in range(40):
         consumer._queue_bytes += (2 * mib - consumer._queue_bytes) // 8
@@ -385,10 +385,10 @@ def test_ranges_without_a_queue_get_one_when_it_is_their_turn() -> None:
     """A partition of an earlier task is dropped first, then those that the task has read."""
     client = FakeClient(ManualClock(), *[records(number, 0, 1) for number in range(4)])
     consumer = range_consumer(client, max_bytes=0)
-    consumer.position_at([OffsetRange(tp(10), 0, 2)])
+    consumer.move_to([OffsetRange(tp(10), 0, 2)])
     client.clock.advance(1.0)
     left, found = many(4), []
-    consumer.position_at(left)
+    consumer.move_to(left)
     assert client.unassigned == [[tp(10)]]
     assert consumer.assigned == 2
     while left:
@@ -402,7 +402,7 @@ def test_a_task_that_was_held_up_stops_fetching_what_it_has_read() -> None:
     """Such partitions are at the end of their logs, and the client waits there for new records."""
     client = FakeClient(ManualClock(), records(0, 10, 11, 12), [], records(1, 0), [], records(1, 1))
     consumer = range_consumer(client)
-    consumer.position_at([R0, R1])
+    consumer.move_to([R0, R1])
     assert taken(consumer, R0) == [10, 11, 12]
     assert [taken(consumer, R1) for _ in range(2)] == [[], [0]]
     assert client.unassigned == [[P0]]
@@ -414,7 +414,7 @@ def test_pure_python_stops_what_fills_the_memory_and_continues_there() -> None:
     client = FakeClient(ManualClock(), records(1, *range(9)), late, records(1, 9))
     consumer = range_consumer(client, max_bytes=1_000)
     following = OffsetRange(P1, 0, 10)
-    consumer.position_at([R0, following])
+    consumer.move_to([R0, following])
     assert consumer.next_rows([R0, following], 0.1) == []
     assert (client.unassigned, len(client.assigned)) == ([[P1]], 1)
     assert [batch.num_rows for batch in consumer.next_rows([R0, following], 0.1)] == [3, 9]
@@ -426,7 +426,7 @@ def test_pure_python_stops_what_fills_the_memory_and_continues_there() -> None:
 def test_pure_python_does_not_stop_what_is_read() -> None:
     client = FakeClient(ManualClock(), records(1, *range(9)), records(0, 10, 11, 12))
     consumer = range_consumer(client, max_bytes=1_000)
-    consumer.position_at([OffsetRange(P1, 0, 9), R0])
+    consumer.move_to([OffsetRange(P1, 0, 9), R0])
     assert [batch.num_rows for batch in consumer.next_rows([OffsetRange(P1, 0, 9), R0], 0.1)] == [9]
     assert client.unassigned == []
 
@@ -435,7 +435,7 @@ def test_pure_python_does_not_stop_behind_an_event() -> None:
     """Only a record tells where to continue."""
     client = FakeClient(ManualClock(), [*records(1, *range(9)), eof(1, 9)], records(0, 10, 11, 12))
     consumer = range_consumer(client, max_bytes=1_000)
-    consumer.position_at([R0, R1])
+    consumer.move_to([R0, R1])
     assert consumer.next_rows([R0, R1], 0.1) == []
     assert client.unassigned == []
 
@@ -443,7 +443,7 @@ def test_pure_python_does_not_stop_behind_an_event() -> None:
 def test_a_partition_that_was_stopped_in_pure_python_can_be_dropped() -> None:
     client = FakeClient(ManualClock(), records(1, *range(9)))
     consumer = range_consumer(client, max_bytes=1_000)
-    consumer.position_at([R0, R1])
+    consumer.move_to([R0, R1])
     taken(consumer, R0)
     consumer.rest()
     assert client.unassigned == [[P1], [P0]]
@@ -454,7 +454,7 @@ def parked(*following: list[FakeMessage]) -> tuple[RangeConsumer, FakeClient]:
     client = FakeClient(ManualClock(), *[records(number, *range(9)) for number in range(10)], *following)
     consumer = range_consumer(client, max_bytes=40_000)
     left = many(10)
-    consumer.position_at(left)
+    consumer.move_to(left)
     while left:
         consumer.next_rows(left, 0.1)
         left = [item for item in left if not consumer.finished(item)]
@@ -469,7 +469,7 @@ def test_a_partition_without_room_for_its_queue_keeps_a_share_of_its_rows() -> N
     assert consumer.assigned == 10
     task = many(10, start=2)
     assert consumer.distance(task) == (0, 0)
-    consumer.position_at(task)
+    consumer.move_to(task)
     assert consumer.shares([OffsetRange(P0, 2, 4)])
     assert [batch.num_rows for batch in consumer.next_rows(task, 0.1)] == [2] * 10
     assert len(client.assigned) == assigned, "nothing is fetched again"
@@ -478,7 +478,7 @@ def test_a_partition_without_room_for_its_queue_keeps_a_share_of_its_rows() -> N
 def test_a_parked_partition_is_fetched_behind_its_rows_when_a_range_needs_more() -> None:
     consumer, client = parked(records(0, 9, 10))
     item = OffsetRange(P0, 2, 11)
-    consumer.position_at([item])
+    consumer.move_to([item])
     assert client.assigned[-1] == [(P0, 9)]
     assert taken(consumer, item) == list(range(2, 9))
     assert taken(consumer, item) == [9, 10]
@@ -487,7 +487,7 @@ def test_a_parked_partition_is_fetched_behind_its_rows_when_a_range_needs_more()
 
 def test_rows_of_parked_partitions_are_dropped_when_the_memory_is_less_or_they_are_given_up() -> None:
     consumer, _ = parked()
-    consumer.position_at([OffsetRange(P0, 2, 4)])
+    consumer.move_to([OffsetRange(P0, 2, 4)])
     consumer.give_up(OffsetRange(P0, 2, 4))
     assert (consumer.assigned, consumer.distance([OffsetRange(P0, 4, 6)])) == (9, (1, 0))
     consumer.keep_at_most(30_000, {P1})
@@ -504,17 +504,17 @@ def test_rows_of_a_parked_partition_are_of_their_leader_epoch() -> None:
 def test_an_error_that_comes_while_a_partition_is_parked_fails_no_later_task() -> None:
     client = FakeClient(ManualClock(), records(0, 0, 1), [out_of_range(0)], records(1, 0, 1), records(0, 2))
     consumer = range_consumer(client, max_bytes=0)
-    consumer.position_at([OffsetRange(P0, 0, 2)])
+    consumer.move_to([OffsetRange(P0, 0, 2)])
     assert taken(consumer, OffsetRange(P0, 0, 2)) == [0, 1]
-    consumer.position_at([R1, OffsetRange(tp(2), 0, 2)])
-    consumer.position_at([OffsetRange(P0, 2, 3)])
+    consumer.move_to([R1, OffsetRange(tp(2), 0, 2)])
+    consumer.move_to([OffsetRange(P0, 2, 3)])
     assert client.assigned[-1] == [(P0, 2)]
 
 
 def test_events_of_dropped_partitions_mean_nothing() -> None:
     consumer, _ = consumer_of([*records(1, 0), eof(1, 99), *records(0, 10)])
     assert taken(consumer) == [10]
-    consumer.position_at([R1])
+    consumer.move_to([R1])
     assert not consumer.finished(R1)
 
 
@@ -535,7 +535,7 @@ def test_a_lost_position_takes_a_new_assignment() -> None:
     with pytest.raises(OutOfRange):
         consumer.next_rows([R0], 0.1)
     ahead = OffsetRange(P0, 12, 13)
-    consumer.position_at([ahead])
+    consumer.move_to([ahead])
     assert taken(consumer, ahead) == [12]
     assert len(client.assigned) == 2
 
@@ -548,7 +548,7 @@ def test_a_resting_consumer_fetches_nothing_and_forgets_what_it_had() -> None:
     assert client.unassigned == [[P0]]
     following = OffsetRange(P0, 13, 14)
     assert consumer.distance([following]) == (1, 0)
-    consumer.position_at([following])
+    consumer.move_to([following])
     assert client.assigned[-1] == [(P0, 13)]
     assert taken(consumer, following) == [13]
 
@@ -572,7 +572,7 @@ def test_a_range_that_is_given_up() -> None:
     assert consumer.finished(R0)
     assert client.unassigned == [[P0]]
     following = OffsetRange(P0, 13, 14)
-    consumer.position_at([following])
+    consumer.move_to([following])
     assert taken(consumer, following) == [13]
 
 
@@ -596,7 +596,7 @@ def test_an_impossible_timestamp_beyond_the_range_does_not_matter() -> None:
     assert taken(consumer) == [10]
     assert consumer.finished(R0)
     following = OffsetRange(P0, 14, 15)
-    consumer.position_at([following])
+    consumer.move_to([following])
     assert consumer.position(P0) == 14
 
 
@@ -642,9 +642,9 @@ def test_trouble_of_a_partition_that_the_task_does_not_read(name: str) -> None:
     """Another query's, which reads with the same consumer: it is told to that one, when it asks for it again."""
     trouble = FakeMessage(P1, 0, error=TROUBLES[name])
     consumer, client = consumer_of([trouble, *records(0, 10, 11, 12)], [trouble], ranges=(R0, R1))
-    consumer.position_at([R0])
+    consumer.move_to([R0])
     assert taken(consumer) == [10, 11, 12]
-    consumer.position_at([R1])
+    consumer.move_to([R1])
     assert taken(consumer, R1) == [], "it may be over: the client says it again, if it is not"
     assert (client.unassigned, client.assigned[-1]) == ([[P1]], [(P1, 0)])
     with pytest.raises((AccessError, ReadError, OutOfRange), match="orders"):
@@ -683,7 +683,7 @@ def test_one_range_that_is_lost_does_not_keep_the_others_from_being_read() -> No
 def test_a_reason_is_that_of_this_task() -> None:
     consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError._TRANSPORT)])
     assert taken(consumer) == []
-    consumer.position_at([R1])
+    consumer.move_to([R1])
     assert consumer.requests.reason == ""
 
 
@@ -852,7 +852,7 @@ def test_a_bulk_consumer_changes_half_of_its_queues_at_once() -> None:
     client = FakeClient(ManualClock(), *[records(number, 0, 1) for number in range(12)])
     consumer = range_consumer(client, bulk=True)
     task = many(12)
-    consumer.position_at(task)
+    consumer.move_to(task)
     for number in range(12):
         assert [batch.num_rows for batch in consumer.next_rows(task[number:], 0.1)] == [2]
         consumer.settle(task[number])

@@ -117,7 +117,7 @@ def consumer_on(client: ArrivingLogs, max_bytes: int, *, bulk: bool) -> RangeCon
 
 
 def read(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> Rows:
-    consumer.position_at(ranges)
+    consumer.move_to(ranges)
     batches = list(read_ranges(make_options(), consumer, ranges, ManualClock(), 120.0))
     rows = pa.Table.from_batches(batches).to_pylist() if batches else []
     return [(row["partition"], row["offset"]) for row in rows]

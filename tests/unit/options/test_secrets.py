@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaError
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
-from spark_groupsource.client.errors import LastTransportError, map_error
+from spark_groupsource.client.errors import TransportState, map_error
 from spark_groupsource.client.log import quiet_logger
 from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.errors import OptionError
@@ -380,7 +380,7 @@ def test_a_clients_words_are_masked_in_errors_and_logs(caplog: pytest.LogCapture
     options = parse({f"kafka.{name}": f"principal=me wrong={CANARY}", "allowedUnsafeSettings": name})
     base_settings(options, "member")
     said = f"Unrecognized {name} beginning at: wrong={CANARY}"
-    transport = LastTransportError(None)
+    transport = TransportState(None)
     transport(KafkaError(KafkaError._AUTHENTICATION, said))
     error = map_error(options, KafkaError(KafkaError._TIMED_OUT), "Request", transport)
     with pytest.raises(OptionError) as raised, creating_client(options):
@@ -400,7 +400,7 @@ def test_a_clients_words_are_masked_in_errors_and_logs(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("alert", ["bad certificate", "certificate required", "certificate expired", "unknown ca"])
 def test_a_refused_certificate_is_a_refused_identity(alert: str) -> None:
-    transport = LastTransportError(None)
+    transport = TransportState(None)
     text = f"Receive failed: error:0A000412:SSL routines::ssl/tls alert {alert}: SSL alert number 42"
     transport(KafkaError(KafkaError._TRANSPORT, text))
     assert transport.authentication_failed
@@ -408,7 +408,7 @@ def test_a_refused_certificate_is_a_refused_identity(alert: str) -> None:
 
 
 def test_other_trouble_may_heal() -> None:
-    transport = LastTransportError(None)
+    transport = TransportState(None)
     assert trouble(transport) is None
     transport(KafkaError(KafkaError._TRANSPORT, "Connection refused"))
     assert trouble(transport) == Trouble("Connection refused")

@@ -39,7 +39,7 @@ from spark_groupsource.membership.backends.kafka_python.errors import (
 )
 from spark_groupsource.membership.backends.kafka_python.identity import Identity
 from spark_groupsource.membership.backends.kafka_python.peers import others
-from spark_groupsource.membership.backends.kafka_python.poller import Callbacks, Driver, Happened, Kind
+from spark_groupsource.membership.backends.kafka_python.poller import Callbacks, Happened, Kind, Poller
 from spark_groupsource.membership.backends.kafka_python.private import Internals
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
@@ -84,7 +84,7 @@ class KafkaPythonGroup:
         self._settings = settings
         self._listener: MemberListener | None = None
         self._internals: Internals | None = None
-        self._driver: Driver | None = None
+        self._poller: Poller | None = None
         self._callbacks: Callbacks | None = None
         # Filled by the client's threads, emptied by the membership thread.
         self._events: queue.SimpleQueue[Happened | CommitResult | Part] = queue.SimpleQueue()
@@ -103,7 +103,7 @@ class KafkaPythonGroup:
         return self._protocol is RebalanceProtocol.COOPERATIVE
 
     @property
-    def id_by_topic_ids(self) -> str:
+    def kip848_member_id(self) -> str:
         """See `GroupPort`."""
         return ""
 
@@ -137,7 +137,7 @@ class KafkaPythonGroup:
         if internals.is_cooperative is not self.incremental:
             raise RuntimeError(f"the client's rebalance protocol is not {self._protocol.name}")
         self._internals = internals
-        self._driver = Driver(
+        self._poller = Poller(
             internals, self._callbacks, self._events.put, again_after_s=lambda: self._again_after_s(holdings.again)
         )
 
@@ -152,8 +152,8 @@ class KafkaPythonGroup:
     def subscribe(self, topics: Sequence[str]) -> None:
         """See `GroupPort`."""
         self._opened().consumer.subscribe(topics=sorted(topics), listener=self._callbacks)
-        if self._driver is not None:
-            self._driver.start()
+        if self._poller is not None:
+            self._poller.start()
 
     def poll(self) -> None:
         """See `GroupPort`."""
@@ -168,7 +168,7 @@ class KafkaPythonGroup:
             self._check_identity(self._internals.heartbeat_answered_s, self._listener)
 
     def _check_identity(self, answered_s: float, listener: MemberListener) -> None:
-        """Report an identity that is refused for good; see `LastTransportError`."""
+        """Report an identity that is refused for good; see `TransportState`."""
         self._identity.learn()
         if answered_s > self._heartbeat_s:
             self._heartbeat_s = answered_s
@@ -197,15 +197,15 @@ class KafkaPythonGroup:
         If the listener raises, call `close` again: it continues there. Otherwise the client's next callback would wait
         forever, and the member would keep its partitions.
         """
-        driver = self._driver
-        if driver is None:
+        poller = self._poller
+        if poller is None:
             return
-        driver.request_close()
+        poller.request_close()
         pause = threading.Event()
-        while not driver.ended:
+        while not poller.ended:
             self._serve()
             pause.wait(_STEP_S)
-        self._driver = None
+        self._poller = None
         try:
             self._serve()
         finally:

@@ -14,7 +14,7 @@ from spark_groupsource import errors
 from spark_groupsource.assignors.interface import AssignorError
 from spark_groupsource.client.errors import (
     CONTACT_TIMEOUT_S,
-    LastTransportError,
+    TransportState,
     map_group_error,
     not_authenticated,
     topics_denied,
@@ -73,7 +73,7 @@ def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | Non
     return MembershipError(errors.MEMBER_FAILED, group=options.group_id, reason=str(error) or type(error).__name__)
 
 
-def unreachable(options: SourceOptions, error: BaseException, transport: LastTransportError) -> GroupKafkaError:
+def unreachable(options: SourceOptions, error: BaseException, transport: TransportState) -> GroupKafkaError:
     """Return the error for a first contact that failed. The client's own error may only be a timeout."""
     if transport.authentication_failed or is_refused_identity(error):
         return not_authenticated(options, transport.text or str(error))

@@ -6,7 +6,7 @@ Three properties of the client make this necessary:
 - If the broker answers and closes the connection at once, the client drops the answer, which has the reason.
 - It reports a refusal that passes as an error of whatever request was under way.
 
-This module passes the errors of connections to `LastTransportError`, which decides as it does for librdkafka: at once
+This module passes the errors of connections to `TransportState`, which decides as it does for librdkafka: at once
 at the first contact, later only after 20 s without any answer (rule R76).
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError as ProtocolError
 
-from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.errors import TransportState
 from spark_groupsource.clock import Clock
 from spark_groupsource.membership.backends.kafka_python.errors import is_refused_identity
 from spark_groupsource.membership.backends.kafka_python.private import WatchedClient
@@ -31,7 +31,7 @@ class Identity:
     """
 
     def __init__(self, login: TokenLogin | None, clock: Clock) -> None:
-        self.transport = LastTransportError(login, clock)
+        self.transport = TransportState(login, clock)
         # Reports of the connections: an error, or None if a connection works.
         self._reported: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._client: WatchedClient | None = None

@@ -95,7 +95,7 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         return concerned
 
 
-class Driver:
+class Poller:
     """Poll the coordinator until the member is closed, then leave the group."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Driver:
         self._callbacks = callbacks
         self._report = report
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="groupkafka-member-driver", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="groupkafka-member-poller", daemon=True)
         self._clock = clock or SystemClock()
         # Returns the seconds after which another round is requested; None: never.
         self._again_after_s = again_after_s

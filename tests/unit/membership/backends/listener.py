@@ -28,7 +28,7 @@ class Listener:
         return [given for name, given in self.calls if name == "commit"]
 
     def count(self, name: str) -> int:
-        """Return how often it was told so: answer_lost, renewed, instance_id_unreleased."""
+        """Return how often it was told so: answer_lost, unusable, instance_id_unreleased."""
         return self._counts.get(name, 0)
 
     def on_assigned(self, partitions: Partitions) -> None:
@@ -57,8 +57,8 @@ class Listener:
     def on_error(self, error: GroupKafkaError) -> None:
         self.errors.append(error)
 
-    def on_renewed(self) -> None:
-        self._tell("renewed")
+    def on_unusable(self) -> None:
+        self._tell("unusable")
 
     def on_answer_lost(self) -> None:
         self._tell("answer_lost")

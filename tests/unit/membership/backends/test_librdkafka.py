@@ -432,11 +432,11 @@ def test_p5_a_static_member_whose_membership_has_ended_has_nothing(member_id: st
     """
     bed = static()
     bed.group.poll()
-    assert bed.listener.count("renewed") == 0
+    assert bed.listener.count("unusable") == 0
     bed.client.member_id = member_id
     bed.group.poll()
     bed.group.poll()
-    assert bed.listener.count("renewed") == 1
+    assert bed.listener.count("unusable") == 1
     assert bed.group.commit_now([item(0)]).lost
     bed.client.callbacks["on_revoke"](None, [ClientPartition("orders", 0)])
     assert bed.listener.calls == []
@@ -504,7 +504,7 @@ def test_a_member_whose_group_was_deleted_joins_anew() -> None:
     bed.client.settings["error_cb"](fatal("Broker: The group id does not exist"))
     bed.client.callbacks["on_lost"](None, [ClientPartition("orders", 0)])
     bed.group.poll()
-    assert (bed.listener.errors, bed.listener.calls, bed.listener.count("renewed")) == ([], [], 1)
+    assert (bed.listener.errors, bed.listener.calls, bed.listener.count("unusable")) == ([], [], 1)
     assert bed.group.commit_now([item(0)]).lost
     # With a new client, whose group has become one of another protocol meanwhile.
     bed.group.close()

@@ -133,7 +133,7 @@ class Bed:
     """An open group on a scripted client; nothing polls until it subscribes."""
 
     def __init__(self, *offered: Assignor | str, protocol: RebalanceProtocol = RebalanceProtocol.COOPERATIVE) -> None:
-        self.listener = Listener("renewed", "answer_lost", "instance_id_unreleased")
+        self.listener = Listener("unusable", "answer_lost", "instance_id_unreleased")
         self.clock = ManualClock()
         self.group = KafkaPythonGroup(OPTIONS, offered or (WeightedAssignor(),), protocol, MemberSettings(), self.clock)
         self.group.open(self.listener)
@@ -496,7 +496,7 @@ def test_an_answer_that_came_too_late_is_not_handed_out_later() -> None:
 
 
 class Goodbye:
-    """What the client does when it closes, on the driver's thread: its callbacks, each after the other's answer."""
+    """What the client does when it closes, on the polling thread: its callbacks, each after the other's answer."""
 
     def __init__(self, bed: Bed, *partitions: Sequence[tuple[str, int]]) -> None:
         self._bed, self._partitions = bed, partitions

@@ -7,7 +7,7 @@ import ssl
 import pytest
 from kafka import errors as client_errors
 
-from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.errors import TransportState
 from spark_groupsource.membership.backends.kafka_python.errors import (
     classify_refusal,
     fatal,
@@ -123,7 +123,7 @@ def test_a_denied_topic_is_named() -> None:
     ],
 )
 def test_a_first_contact_that_failed(error: BaseException, condition: str, reason: str) -> None:
-    found = unreachable(OPTIONS, error, LastTransportError(None))
+    found = unreachable(OPTIONS, error, TransportState(None))
     assert found.condition.id == f"GROUPKAFKA.{condition}"
     assert "'broker:9092'" in str(found)
     assert reason in str(found)
@@ -156,7 +156,7 @@ CUT_OFF = [
 )
 def test_a_refused_identity_is_reported_for_what_it_is(error: BaseException) -> None:
     assert is_refused_identity(error)
-    found = unreachable(OPTIONS, error, LastTransportError(None))
+    found = unreachable(OPTIONS, error, TransportState(None))
     assert found.condition.id == "GROUPKAFKA.AUTHENTICATION_FAILED"
 
 

@@ -17,9 +17,9 @@ from kafka.structs import TopicPartition as ClientPartition
 
 from spark_groupsource.membership.backends.kafka_python.poller import (
     Callbacks,
-    Driver,
     Happened,
     Kind,
+    Poller,
 )
 from spark_groupsource.membership.backends.kafka_python.private import Internals
 from tests.unit.fakes import WAIT_S, ManualClock, tp
@@ -113,7 +113,7 @@ class FakeConsumer:
 
 
 class Bed:
-    """A driver on a scripted client, and what it told."""
+    """A poller on a scripted client, and what it told."""
 
     def __init__(self, protocol: ClientProtocol = ClientProtocol.COOPERATIVE) -> None:
         self.consumer = FakeConsumer(protocol)
@@ -124,7 +124,7 @@ class Bed:
         self.losses = 0
         self.waits = False
         self.callbacks = Callbacks(self.events.append, self._lost)
-        self.driver = Driver(
+        self.poller = Poller(
             self.internals, self.callbacks, self.events.append, self.clock, lambda: DRAIN_S if self.waits else None
         )
 
@@ -132,9 +132,9 @@ class Bed:
         self.losses += 1
 
     def run(self, *script: Callable[[], object]) -> list[Happened]:
-        """Let the driver poll as often as there are steps, then close; return what it told."""
-        self.coordinator.script = [*script[:-1], lambda: (script[-1](), self.driver.request_close())]
-        self.driver.start()
+        """Let the poller poll as often as there are steps, then close; return what it told."""
+        self.coordinator.script = [*script[:-1], lambda: (script[-1](), self.poller.request_close())]
+        self.poller.start()
         assert self.consumer.has_closed.wait(WAIT_S), f"waited {WAIT_S} s for the end: {self.coordinator.script}"
         return self.events
 
@@ -277,9 +277,9 @@ def test_a_static_member_whose_session_is_lost_is_not_taken_for_a_fenced_one() -
     bed.coordinator.join(1)
     bed.coordinator._heartbeat_enabled = False
     with pytest.raises(client_errors.FencedInstanceIdError):
-        bed.driver._notice_fence()
+        bed.poller._notice_fence()
     bed.coordinator.reset_generation()
-    bed.driver._notice_fence()
+    bed.poller._notice_fence()
 
 
 # --- the session
@@ -372,14 +372,14 @@ def test_a_member_whose_instance_id_was_taken_is_reported() -> None:
     def tell(event: Happened) -> None:
         bed.events.append(event)
         if event.kind is Kind.FAILED:
-            driver.request_close()
+            poller.request_close()
 
     def fence() -> None:
         bed.coordinator._heartbeat_enabled = False
 
-    driver = Driver(bed.internals, bed.callbacks, tell, bed.clock)
+    poller = Poller(bed.internals, bed.callbacks, tell, bed.clock)
     bed.coordinator.script = [lambda: bed.coordinator.join(1), nothing, fence]
-    driver.start()
+    poller.start()
     assert bed.consumer.has_closed.wait(WAIT_S)
     taken = client_errors.FencedInstanceIdError("one")
     assert bed.events == [Happened(Kind.ASSIGNED), Happened(Kind.FAILED, error=taken)]
@@ -412,24 +412,24 @@ def test_an_exception_is_reported_and_polling_goes_on(error: BaseException) -> N
 
 def test_the_member_leaves_when_it_is_asked_to() -> None:
     bed = Bed()
-    assert not bed.driver.ended
+    assert not bed.poller.ended
     bed.run(nothing)
     assert bed.consumer.closed == [(False, 5_000)]
 
 
 def test_a_client_that_was_never_polled_is_closed_at_once() -> None:
     bed = Bed()
-    bed.driver.request_close()
-    assert bed.driver.ended
+    bed.poller.request_close()
+    assert bed.poller.ended
     assert bed.consumer.closed == [(False, 5_000)]
 
 
 def test_starting_again_changes_nothing() -> None:
     bed = Bed()
     started = threading.Event()
-    bed.coordinator.script = [started.set, bed.driver.request_close]
-    bed.driver.start()
-    bed.driver.start()
+    bed.coordinator.script = [started.set, bed.poller.request_close]
+    bed.poller.start()
+    bed.poller.start()
     assert bed.consumer.has_closed.wait(WAIT_S)
     assert len(bed.coordinator.timeouts_ms) == 2
 
@@ -438,8 +438,8 @@ def test_a_client_that_does_not_close_has_ended_all_the_same() -> None:
     bed = Bed()
     bed.consumer.close_error = RuntimeError("stuck")
     said = threading.Event()
-    driver = Driver(bed.internals, bed.callbacks, lambda event: (bed.events.append(event), said.set()), bed.clock)
-    bed.coordinator.script = [driver.request_close]
-    driver.start()
+    poller = Poller(bed.internals, bed.callbacks, lambda event: (bed.events.append(event), said.set()), bed.clock)
+    bed.coordinator.script = [poller.request_close]
+    poller.start()
     assert said.wait(WAIT_S)
     assert bed.events == [Happened(Kind.FAILED, error=bed.consumer.close_error)]
