@@ -21,7 +21,7 @@ from spark_groupsource import errors
 from spark_groupsource.client.answers import decoded_offsets
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, Patience, TransportState, kafka_error, map_error
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.admin import admin_client, answer_of
+from spark_groupsource.cluster.admin import admin_client, answer_of, destroy
 from spark_groupsource.errors import CommandError
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, requests_of
 from spark_groupsource.model.offsets import TopicPartition
@@ -42,6 +42,8 @@ _PASSING = {
     KafkaError.NOT_COORDINATOR,
 }
 _RETRY_PAUSE_S = 0.2
+# The client has given a request up, or will.
+_UNANSWERED = {KafkaError._TIMED_OUT, KafkaError._AUTHENTICATION}
 # Number of partitions that an error names.
 _NAMES_SHOWN = 50
 
@@ -196,13 +198,20 @@ class GroupAdmin:
     # --- helpers
 
     def _ask(self, send: Callable[[float], Future[Any]]) -> Any:
-        """Send a request; repeat it while the coordinator is not available yet."""
+        """Send a request; repeat it while the coordinator is not available yet.
+
+        A client whose request was not answered is replaced, see `destroy`.
+        """
         deadline = Deadline(self._clock, CONTACT_TIMEOUT_S)
         self._patience.begin()
         while True:
             try:
                 return answer_of(self._client, send(CONTACT_TIMEOUT_S), self._transport, self._patience)
             except KafkaException as error:
+                if _code(error) in _UNANSWERED:
+                    self._client.poll(0)
+                    destroy(self._client)
+                    self._client = admin_client(self._options, self._transport)
                 if _code(error) not in _PASSING or deadline.expired():
                     raise
                 self._pause(_RETRY_PAUSE_S)

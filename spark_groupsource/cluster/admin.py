@@ -109,6 +109,18 @@ def admin_client(options: SourceOptions, transport: TransportState) -> AdminClie
         return new_admin(settings | _CACHE_SETTINGS | {"error_cb": transport})
 
 
+def destroy(client: AdminClient) -> None:
+    """Destroy a client whose request was not answered.
+
+    Guards against:
+    1. The coordinator is away. A request about the group times out, and the client frees it.
+    2. The client lives on: the future's error has a traceback, in whose frames the future and the client are.
+    3. The coordinator is back, or another broker is the coordinator.
+    4. librdkafka sends the request that it has freed (`rd_kafka_admin_coord_request`, 2.16): `abort` ends the process.
+    """
+    client.__exit__(None, None, None)
+
+
 def answer_of(
     client: AdminClient, future: Future[T], transport: TransportState, waits: Callable[[], object] = lambda: None
 ) -> T:
@@ -154,6 +166,8 @@ class _Admin:
 
     def forget(self) -> None:
         """Make another client for the next request: this one continues to ask brokers that are away."""
+        if self._made is not None:
+            destroy(self._made)
         self._made = None
         self._led.clear()
 
@@ -607,14 +621,14 @@ class LibrdkafkaCluster:
                 # A broker that has just started may not know all topics yet.
                 patient = Deadline(self._clock, _UNKNOWN_TOPIC_PATIENCE_S)
                 absent = (absent or patient) if isinstance(error, _Absent) else None
+                if error.cause.code() in _AWAY:
+                    # A client continues to ask the controller and the leaders that it knows, also dead ones.
+                    self._admin.forget()
                 if left == 0 or not self._may_heal(error.cause, absent or stale, outage):
                     waited_s = self._clock.monotonic_s() - begun_s
                     raise map_error(
                         self._options, error.cause, request, self._transport, error.topic, waited_s=waited_s
                     ) from None
-                if error.cause.code() in _AWAY:
-                    # A client continues to ask the controller and the leaders that it knows, also dead ones.
-                    self._admin.forget()
                 self._patience()
                 left = None if left is None else left - 1
                 timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)

@@ -55,6 +55,11 @@ UPGRADES: dict[str, tuple[Sequence[dict[str, str]], str]] = {
         "in-turn-v2",
     ),
     "weighted to consumer": ([{"assignors": "weighted"}, {"kafka.group.protocol": "consumer"}], "uniform"),
+    # The coordinator refuses KIP-848 members beside librdkafka's cooperative-sticky, whose leader sends user data.
+    "the default to consumer": (
+        [{}, {"assignors": "weighted,cooperative-sticky"}, {"kafka.group.protocol": "consumer"}],
+        "uniform",
+    ),
     "classic to consumer": (
         [{"kafka.partition.assignment.strategy": "range"}, {"kafka.group.protocol": "consumer"}],
         "uniform",

@@ -64,6 +64,7 @@ class FakeClient:
         self.known = set(brokers)
         self.errors: list[KafkaError] = []
         self.away: KafkaError | None = None
+        self.is_destroyed = False
 
     def list_topics(self, timeout: float) -> None:
         assert timeout > 0, "without a limit it waits for ever"
@@ -80,6 +81,9 @@ class FakeClient:
 
     def poll(self, _timeout: float) -> None:
         """Have nothing to report."""
+
+    def __exit__(self, *_: object) -> None:
+        self.is_destroyed = True
 
 
 def admin_on(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> GroupAdmin:
@@ -124,3 +128,24 @@ def test_the_exporter_goes_on_without_a_broker(monkeypatch: pytest.MonkeyPatch) 
     exporter.round()
     assert [line.partition(":")[0] for line in output.warnings] == ["the list of groups is not measured"]
     assert up(exporter) == {"a": 1, "b": 1}
+
+
+def test_a_client_whose_request_timed_out_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would abort the process when the coordinator is back: that of the exporter, or of `group --watch`."""
+    made: list[FakeClient] = []
+
+    def make(*_: object) -> FakeClient:
+        made.append(FakeClient({}))
+        return made[-1]
+
+    def timed_out(_timeout: float) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        return answer
+
+    monkeypatch.setattr("spark_groupsource.cli.admin.admin_client", make)
+    admin = GroupAdmin(make_options(), ManualClock(), lambda _: None)
+    made[0].describe_consumer_groups = lambda *_, request_timeout, **__: {"orders": timed_out(request_timeout)}  # type: ignore[attr-defined]
+    with pytest.raises(KafkaUnavailableError):
+        admin.described("orders")
+    assert [client.is_destroyed for client in made] == [True, False]

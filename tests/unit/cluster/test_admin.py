@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, TransportState
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S, LibrdkafkaCluster, answer_of
 from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
-from spark_groupsource.errors import CommandError, GroupKafkaError
+from spark_groupsource.errors import CommandError, GroupKafkaError, KafkaUnavailableError
 from spark_groupsource.model.offsets import NO_TOPIC_ID, TopicPartition
 from tests.unit.fakes import ManualClock, make_options, tp
 
@@ -43,8 +43,13 @@ class FakeAdmin:
     leaderless: set[int] = field(default_factory=set)
     described: int = 0
 
+    is_destroyed: bool = False
+
     def poll(self, timeout_s: float) -> None:
         """Tells nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        self.is_destroyed = True
 
     @property
     def asked(self) -> int:
@@ -545,3 +550,14 @@ def test_no_offsets_of_another_group_are_returned(group: str) -> None:
     with pytest.raises(CommandError, match=rf"GROUP_NOT_ADDRESSABLE.* of group '{group}'"):
         cluster.group_offsets(group, [tp(0)])
     cluster.close()
+
+
+def test_a_client_whose_request_about_the_group_timed_out_is_destroyed() -> None:
+    """It would abort the process when the coordinator is back, also if the request is not repeated."""
+    clients = [GroupAdmin([KafkaError._TIMED_OUT]), GroupAdmin()]
+    made = iter(clients)
+    cluster = LibrdkafkaCluster(make_options(), ManualClock(), lambda _: None, make_client=lambda *_: next(made))  # type: ignore[arg-type]
+    with pytest.raises(KafkaUnavailableError):
+        cluster.members("shop", once=True)
+    cluster.members("shop", once=True)
+    assert [(client.asked, client.is_destroyed) for client in clients] == [(1, True), (1, False)]
