@@ -39,7 +39,7 @@ from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo, leaderless_reason
 from spark_groupsource.cluster.probe import Probe
 from spark_groupsource.errors import AccessError, KafkaUnavailableError
-from spark_groupsource.model.offsets import NO_TOPIC_ID, TopicPartition, same_topic
+from spark_groupsource.model.offsets import NO_TOPIC_ID, NextRecords, TopicPartition, same_topic
 from spark_groupsource.options.model import SourceOptions, Subscription
 
 LOG = logging.getLogger(__name__)
@@ -499,9 +499,9 @@ class LibrdkafkaCluster:
                 )
         return found
 
-    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+    def next_records(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, NextRecords]:
         """See `ClusterPort`."""
-        return self._probe.record_bytes(positions, _PROBE_TIMEOUT_S)
+        return self._probe.next_records(positions, _PROBE_TIMEOUT_S)
 
     def close(self) -> None:
         """See `ClusterPort`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.model.offsets import NextRecords, TopicPartition
 from spark_groupsource.options.model import Subscription
 
 # Time in seconds for which a topic must be unknown, or have another id, before that is believed: one broker's metadata
@@ -107,8 +107,8 @@ class ClusterPort(Protocol):
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         """Return where a log was truncated before a given (offset, leader epoch); see `Probe.diverged`."""
 
-    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """Return the average size of the records after these offsets; see `Probe.record_bytes`."""
+    def next_records(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, NextRecords]:
+        """Return where the records after these offsets begin, and their size; see `Probe.next_records`."""
 
     def close(self) -> None:
         """Free the client; idempotent."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -21,7 +22,7 @@ from spark_groupsource.client.settings import creating_client, few_records_setti
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.errors import CommandError
 from spark_groupsource.model.names import is_addressable
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.model.offsets import NextRecords, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
 # Responses are small and immediate: the first record, or the end of the partition.
@@ -42,7 +43,7 @@ _TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)
 class Probe:
     """A consumer without a group, for reads of committed offsets and logs.
 
-    `record_bytes` keeps its client until `close`, unless a partition did not answer twice. Nobody waits for the end of
+    `next_records` keeps its client until `close`, unless a partition did not answer twice. Nobody waits for the end of
     a client that has read. `make_consumer` is for tests.
     """
 
@@ -56,7 +57,7 @@ class Probe:
         self._transport = transport
         self._make_consumer = make_consumer
         self._consumer: Consumer | None = None
-        # Partitions that did not answer the last `record_bytes` of this client.
+        # Partitions that did not answer the last `next_records` of this client.
         self._silent: set[TopicPartition] = set()
 
     def committed(self, group: str, partitions: Iterable[TopicPartition], timeout_s: float) -> list[ClientPartition]:
@@ -99,7 +100,8 @@ class Probe:
         # nothing.
         consumer = self._client()
         try:
-            return self._truncations(self._messages(consumer, wanted, timeout_s), positions)
+            messages = chain.from_iterable(self._messages(consumer, wanted, timeout_s))
+            return self._truncations(messages, positions)
         finally:
             # R87: the client may never end
             on_own_thread(consumer.close)
@@ -127,34 +129,46 @@ class Probe:
                 break
         return found
 
-    def record_bytes(self, positions: Mapping[TopicPartition, int], timeout_s: float) -> dict[TopicPartition, float]:
-        """Return the average number of bytes per offset (keys, values and headers) after these offsets.
+    def next_records(
+        self, positions: Mapping[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, NextRecords]:
+        """Return the offset of the first record at or after each of these offsets, and the size of what follows it.
 
-        The estimate uses the first records of each partition. Partitions without a record in time are left out.
+        The size is of keys, values and headers. The estimate uses the first records of each partition. Partitions
+        without a record in time are left out.
 
         Guards against:
+        1. A log begins with a hole: compaction or an aborted transaction has left a million offsets without records.
+        2. One record of 1 KB behind it would count as 0.001 bytes per offset.
+        3. A batch of any size would pass for a small one.
+
+        Guards against (a client that does not answer):
         1. Topics A and B are read. B is deleted and recreated, and its leader epochs are lower than before.
         2. The kept client ignores the new leaders of B, and asks the old ones again and again.
         3. A answers, B never does: each plan waits for B until the timeout.
         """
         sizes: dict[TopicPartition, int] = {}
+        starts: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
         left = set(positions)
         self._consumer = self._consumer or self._client()
         wanted = [ClientPartition(*tp, offset) for tp, offset in positions.items()]
-        for message in self._messages(self._consumer, wanted, timeout_s):
-            partition = partition_of(message)
-            if message.error() is None:
-                sizes[partition] = sizes.get(partition, 0) + _size_of(message)
-                ends[partition] = (message.offset() or 0) + 1
-            left.discard(partition)
+        for messages in self._messages(self._consumer, wanted, timeout_s):
+            for message in messages:
+                partition = partition_of(message)
+                if message.error() is None:
+                    offset = message.offset() or 0
+                    starts.setdefault(partition, offset)
+                    sizes[partition] = sizes.get(partition, 0) + _size_of(message)
+                    ends[partition] = offset + 1
+                left.discard(partition)
             if not left:
                 break
         again, self._silent = left & self._silent, left
         # A slow leader may be late once. After an outage, a client may wait for long before it asks again.
         if again or (left and not sizes):
             self.close()
-        return {tp: sizes[tp] / max(1, ends[tp] - positions[tp]) for tp in sizes}
+        return {tp: NextRecords(starts[tp], sizes[tp] / max(1, ends[tp] - starts[tp])) for tp in sizes}
 
     def close(self) -> None:
         """Free the client; idempotent.
@@ -175,15 +189,15 @@ class Probe:
         with creating_client(self._options):
             return self._make_consumer({**settings, **more, "error_cb": self._transport})
 
-    def _messages(self, consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
-        """Yield records and events of the partitions until the caller stops or the time is over."""
+    def _messages(self, consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[list[Message]]:
+        """Yield the records and events of the partitions as they arrive, until the caller stops or the time is over."""
         deadline_s = time.monotonic() + timeout_s
         with mapped_errors(self._options, "Fetch", self._transport):
             consumer.incremental_assign(wanted)
             try:
                 while time.monotonic() < deadline_s:
                     # Errors without a partition are also reported to `error_cb`.
-                    yield from (m for m in received(consumer, _POLL_S, _MAX_RECORDS) if m.topic() is not None)
+                    yield [m for m in received(consumer, _POLL_S, _MAX_RECORDS) if m.topic() is not None]
             finally:
                 consumer.incremental_unassign(wanted)
 

@@ -115,10 +115,10 @@ class BatchPlanner:
             return self._nothing(positions, may_be_last)
         left = self._losses.skip_lost(backlogs, survey.beginnings)
         if bounds.max_bytes is not None:
-            sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
+            found = self._cluster.next_records({p: backlog.position for p, backlog in left.items() if backlog.size})
             # After an outage the client may find no record in time, and the backlog is at its largest.
-            self._usual_bytes = average_bytes(sizes, self._usual_bytes)
-            left = within_bytes(left, sizes, bounds.max_bytes, self._usual_bytes)
+            self._usual_bytes = average_bytes(found.values(), self._usual_bytes)
+            left = within_bytes(left, found, bounds.max_bytes, self._usual_bytes)
         return Plan(plan_ranges(left, bounds.max_rows), survey.topics)
 
     def replayed(self, ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:

@@ -85,6 +85,14 @@ class OffsetRange:
         return f"{self.partition} [{self.start}, {self.end})"
 
 
+@dataclass(frozen=True, slots=True)
+class NextRecords:
+    """Hold the offset of a partition's next record, and the average number of bytes per offset from there on."""
+
+    first: int
+    bytes_per_offset: float
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Reset:
     """One reset of the group by the `reset` command. Newer resets compare as larger.

@@ -6,7 +6,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.model.commit_metadata import CommitMetadata
-from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer, same_topic
+from spark_groupsource.model.offsets import (
+    NextRecords,
+    OffsetRange,
+    Reset,
+    SourceOffset,
+    TopicPartition,
+    newer,
+    same_topic,
+)
 from spark_groupsource.planning import conflicts
 from spark_groupsource.planning.conflicts import Conflict
 from spark_groupsource.planning.shared_state import ReadByOthers
@@ -57,26 +65,30 @@ def _divide_exactly(sizes: Mapping[TopicPartition, int], limit: int) -> dict[Top
     return shares
 
 
-def average_bytes(record_bytes: Mapping[TopicPartition, float], otherwise: float) -> float:
+def average_bytes(found: Iterable[NextRecords], otherwise: float) -> float:
     """Return the average record size; `otherwise` if none is known."""
-    return sum(record_bytes.values()) / len(record_bytes) if record_bytes else otherwise
+    sizes = [records.bytes_per_offset for records in found]
+    return sum(sizes) / len(sizes) if sizes else otherwise
 
 
 def within_bytes(
     backlogs: Mapping[TopicPartition, Backlog],
-    record_bytes: Mapping[TopicPartition, float],
+    found: Mapping[TopicPartition, NextRecords],
     max_bytes: int,
     usual_bytes: float,
 ) -> dict[TopicPartition, Backlog]:
     """Shorten backlogs to about `max_bytes` in total; each keeps at least one offset.
 
-    A partition without a known record size gets the average one; `usual_bytes` if none is known.
+    Offsets before a partition's next record take no bytes. A partition without a known record size gets the average
+    one; `usual_bytes` if none is known.
     """
-    average = average_bytes(record_bytes, usual_bytes)
-    each = {partition: max(1.0, record_bytes.get(partition, average)) for partition in backlogs}
-    shares = divide_limit({p: round(backlog.size * each[p]) for p, backlog in backlogs.items()}, max_bytes)
+    average = average_bytes(found.values(), usual_bytes)
+    ahead = {p: found.get(p, NextRecords(backlog.position, average)) for p, backlog in backlogs.items()}
+    each = {p: max(1.0, records.bytes_per_offset) for p, records in ahead.items()}
+    sizes = {p: round(max(0, backlog.end - ahead[p].first) * each[p]) for p, backlog in backlogs.items()}
+    shares = divide_limit(sizes, max_bytes)
     return {
-        p: Backlog(b.position, min(b.end, b.position + max(1, int(shares[p] / each[p]))), b.leader_epoch)
+        p: Backlog(b.position, min(b.end, ahead[p].first + max(1, int(shares[p] / each[p]))), b.leader_epoch)
         for p, b in backlogs.items()
     }
 

@@ -35,7 +35,7 @@ from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.topic_ids import TopicIdRequest
 from spark_groupsource.lag.measure import LagRequests
-from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.model.offsets import NextRecords, OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options
 from tests.realkafka.rawbatch import RawRecord, produce_raw
@@ -191,7 +191,7 @@ def test_a_size_is_estimated_without_the_headers_that_cannot_be_read(kafka: Embe
     """For maxBytesPerTrigger, on the driver."""
     produce_raw(kafka.bootstrap_servers, "orders", [RawRecord(b"v" * 100, 1_000, [(b"\xff", b"x")])] * 3)
     cluster = LibrdkafkaCluster(options_of(kafka), SystemClock(), time.sleep)
-    assert cluster.record_bytes({P0: 0}) == {P0: 100.0}
+    assert cluster.next_records({P0: 0}) == {P0: NextRecords(0, 100.0)}
     cluster.close()
 
 
@@ -225,7 +225,7 @@ def test_a_batch_that_inflates_beyond_the_clients_default_limit(
         assert sum(chunk.num_rows for chunk in chunks_of(client, {P0: size_mb})) == size_mb
         client.close()
     cluster = LibrdkafkaCluster(options_of(kafka), SystemClock(), time.sleep)
-    assert cluster.record_bytes({P0: 0}) == {P0: 1_000_000.0}
+    assert cluster.next_records({P0: 0}) == {P0: NextRecords(0, 1_000_000.0)}
     cluster.close()
     requests = LagRequests(options_of(kafka), SystemClock(), time.sleep)
     (lag,) = requests.lag_inputs({P0: 0})

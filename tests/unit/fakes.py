@@ -28,7 +28,7 @@ from spark_groupsource.membership.events import (
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.model.offsets import NextRecords, OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options.model import SourceOptions, Subscription
 from spark_groupsource.options.parse import parse_options
 
@@ -566,8 +566,8 @@ class FakeCluster:
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         return {p: self.cut[p] if self.cut.get(p, offset) < offset else None for p, (offset, _) in positions.items()}
 
-    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        return {partition: size for partition, size in self.sizes.items() if partition in positions}
+    def next_records(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, NextRecords]:
+        return {p: NextRecords(at, self.sizes[p]) for p, at in positions.items() if p in self.sizes}
 
     def close(self) -> None:
         self.closed = True

@@ -9,7 +9,7 @@ from typing import Protocol
 from spark_groupsource import errors
 from spark_groupsource.cluster.port import CONFIRM_S, Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.errors import KafkaUnavailableError, OptionError
-from spark_groupsource.model.offsets import TopicPartition, same_topic
+from spark_groupsource.model.offsets import NextRecords, TopicPartition, same_topic
 from spark_groupsource.options.model import SourceOptions, Subscription
 from tests.sim.kafka.logs import Cluster, Log
 from tests.sim.world import World
@@ -172,11 +172,12 @@ class SimCluster:
             found[partition] = end if end < offset else None
         return found
 
-    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+    def next_records(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, NextRecords]:
         """See `ClusterPort`."""
         self._ask("Fetch")
         # The client may find no record in time.
-        return {} if self._world.rng.random() < 0.05 else dict.fromkeys(positions, 100.0)
+        late = self._world.rng.random() < 0.05
+        return {} if late else {p: NextRecords(offset, 100.0) for p, offset in positions.items()}
 
     # --- the group
 

@@ -474,7 +474,7 @@ class BrokenConsumer:
 def test_what_a_probe_cannot_read_is_an_error_of_the_catalogue(broken: str) -> None:
     consumer: Any = BrokenConsumer(broken)
     probe = Probe(make_options(), TransportState(None), lambda _: consumer)
-    for look in (lambda: probe.record_bytes({tp(0): 5}, 0.01), lambda: probe.diverged({tp(0): (5, 1)}, 0.01)):
+    for look in (lambda: probe.next_records({tp(0): 5}, 0.01), lambda: probe.diverged({tp(0): (5, 1)}, 0.01)):
         with pytest.raises(KafkaUnavailableError, match=r"CLUSTER_REQUEST_FAILED.*Fetch.*the client is broken"):
             look()
 

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.errors import TransportState
 from spark_groupsource.cluster.probe import Probe
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.model.offsets import NextRecords, TopicPartition
 from tests.unit.fakes import make_options, tp
 
 P0, OTHER = tp(0), tp(0, "refunds")
@@ -87,7 +87,8 @@ class Bed:
 def test_a_client_that_answers_for_all_partitions_is_kept() -> None:
     bed = Bed(FakeConsumer())
     for offset in (5, 6):
-        assert bed.probe.record_bytes({P0: offset, OTHER: 0}, WAIT_S) == {P0: 40, OTHER: 40}
+        found = bed.probe.next_records({P0: offset, OTHER: 0}, WAIT_S)
+        assert found == {P0: NextRecords(offset, 40), OTHER: NextRecords(0, 40)}
     assert bed.made == 1
     assert not bed.consumers[0].ended.is_set()
     assert bed.consumers[0].fed == []
@@ -96,8 +97,15 @@ def test_a_client_that_answers_for_all_partitions_is_kept() -> None:
 def test_the_end_of_a_partition_is_an_answer() -> None:
     bed = Bed(FakeConsumer("refunds"))
     bed.consumers[0].ready = [end_of(OTHER)]
-    assert bed.probe.record_bytes({P0: 5, OTHER: 0}, WAIT_S) == {P0: 40}
+    assert bed.probe.next_records({P0: 5, OTHER: 0}, WAIT_S) == {P0: NextRecords(5, 40)}
     assert not bed.consumers[0].ended.is_set()
+
+
+def test_offsets_without_records_make_no_record_small() -> None:
+    """Compaction or an aborted transaction has left a million offsets before the next record."""
+    bed = Bed(FakeConsumer("orders"))
+    bed.consumers[0].ready = [message(P0, 1_000_000 + 2 * n, b"x" * 30) for n in range(2)]
+    assert bed.probe.next_records({P0: 5}, WAIT_S) == {P0: NextRecords(1_000_000, 20)}
 
 
 @pytest.mark.parametrize("others", [{}, {P0: 5}])
@@ -107,16 +115,16 @@ def test_a_client_that_is_silent_about_a_recreated_topic_is_replaced(others: dic
     wanted = {OTHER: 0} | others
     for _ in range(1 + len(others)):
         assert not bed.consumers[0].ended.is_set(), "a leader may be slow once, if others answer"
-        assert bed.probe.record_bytes(wanted, TIMEOUT_S).keys() == others.keys()
-    assert bed.probe.record_bytes(wanted, WAIT_S).keys() == wanted.keys()
+        assert bed.probe.next_records(wanted, TIMEOUT_S).keys() == others.keys()
+    assert bed.probe.next_records(wanted, WAIT_S).keys() == wanted.keys()
     assert bed.consumers[0].ended.wait(WAIT_S)
 
 
 @pytest.mark.parametrize(
     "ends_client",
     [
-        lambda probe: probe.record_bytes({OTHER: 0}, TIMEOUT_S),
-        lambda probe: (probe.record_bytes({P0: 0}, WAIT_S), probe.close()),
+        lambda probe: probe.next_records({OTHER: 0}, TIMEOUT_S),
+        lambda probe: (probe.next_records({P0: 0}, WAIT_S), probe.close()),
         lambda probe: probe.diverged({P0: (5, 1)}, WAIT_S),
     ],
     ids=["silent", "closed", "diverged"],

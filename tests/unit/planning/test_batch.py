@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_groupsource.model.commit_metadata import Anchor, CommitMetadata, Pin
-from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.model.offsets import NextRecords, OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.planning.batch import (
     Backlog,
     Replay,
@@ -108,18 +108,26 @@ def test_what_the_log_held_up_to_its_end_it_held_up_to_every_offset_before() -> 
 def test_bytes_are_shared_out_by_the_size_of_each_partitions_records() -> None:
     """Records of 100 and 10 bytes: of 1,100 bytes each partition gets its share, in whole offsets."""
     backlogs = {P0: Backlog(0, 10, 3), P1: Backlog(5, 15, 3)}
-    shortened = within_bytes(backlogs, {P0: 100.0, P1: 10.0}, 550, 1.0)
+    found = {P0: NextRecords(0, 100.0), P1: NextRecords(5, 10.0)}
+    shortened = within_bytes(backlogs, found, 550, 1.0)
     assert shortened == {P0: Backlog(0, 5, 3), P1: Backlog(5, 10, 3)}
-    assert within_bytes(backlogs, {P0: 100.0, P1: 10.0}, 10_000, 1.0) == backlogs
+    assert within_bytes(backlogs, found, 10_000, 1.0) == backlogs
 
 
 def test_a_record_larger_than_all_bytes_is_read_all_the_same() -> None:
-    assert within_bytes({P0: Backlog(7, 9)}, {P0: 5_000.0}, 100, 1.0) == {P0: Backlog(7, 8)}
+    assert within_bytes({P0: Backlog(7, 9)}, {P0: NextRecords(7, 5_000.0)}, 100, 1.0) == {P0: Backlog(7, 8)}
+
+
+def test_offsets_before_the_next_record_take_no_bytes() -> None:
+    """P0 has a hole up to 100, P1 has one up to the end."""
+    found = {P0: NextRecords(100, 10.0), P1: NextRecords(70, 10.0)}
+    shortened = within_bytes({P0: Backlog(0, 200), P1: Backlog(0, 60)}, found, 500, 1.0)
+    assert shortened == {P0: Backlog(0, 150), P1: Backlog(0, 60)}
 
 
 def test_an_unknown_size_is_the_average_of_the_known_ones_or_the_usual_one() -> None:
     backlogs = {P0: Backlog(0, 10), P1: Backlog(0, 10)}
-    assert within_bytes(backlogs, {P0: 10.0}, 100, 1.0) == {P0: Backlog(0, 5), P1: Backlog(0, 5)}
+    assert within_bytes(backlogs, {P0: NextRecords(0, 10.0)}, 100, 1.0) == {P0: Backlog(0, 5), P1: Backlog(0, 5)}
     assert within_bytes(backlogs, {}, 100, 25.0) == {P0: Backlog(0, 2), P1: Backlog(0, 2)}
 
 
