@@ -41,6 +41,9 @@ class ConfigAdmin:
         self.code = code
         self.asked = 0
 
+    def __exit__(self, *_: object) -> None:
+        """Have nothing to free."""
+
     def describe_configs(self, resources: list[Any], **_: object) -> dict[Any, Future[Any]]:
         self.asked += 1
         future: Future[Any] = Future()
