@@ -86,6 +86,13 @@ Every error of this source: what it reports, and what to do. Each has an id that
 
 Errors marked *may pass* can succeed later without a change of yours; a restart of the query is enough. Warnings, which
 end no query, are on the page of [log lines](log.md).
+
+**`java.io.EOFException` or `java.net.SocketException` in `PythonStreamingSourceRunner`**, an error of Spark whose
+message may be empty (`terminated with exception:  SQLSTATE: XXKST`): the query's [reader process](terms.md) was killed,
+so nobody could report why. The kernel does that when the driver's machine or container has no memory left: its log
+names the process, and `spark.driver.memoryOverhead` [sets how much there
+is](../how-to/scale.md#how-many-executors-and-cores). Start the query again: nothing is lost, and Spark runs the batch
+in flight again.
 """
 # Where to read on, for errors whose advice depends on the option at hand.
 ADVICE_PAGES = {
