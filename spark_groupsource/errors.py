@@ -200,7 +200,7 @@ OFFSET_TOO_NEW = Condition(
 OFFSET_OF_SPARKS_SOURCE = Condition(
     "GROUPKAFKA.OFFSET_OF_SPARKS_SOURCE",
     "The checkpoint belongs to a query of Spark's own Kafka source (format 'kafka').",
-    "run 'python -m spark_groupsource adopt --from-checkpoint ...', which commits the offsets of that query to the"
+    "run 'groupkafka adopt --from-checkpoint ...', which commits the offsets of that query to the"
     " group; then start the query with a new checkpointLocation, and with Spark's file sink a new folder.",
 )
 
@@ -258,7 +258,7 @@ GROUP_PROTOCOL_CONFLICT = Condition(
     "Group '{group}' has members that have no protocol in common with this one (kafka.group.protocol='{protocol}',"
     " kafka.partition.assignment.strategy='{strategy}'): {reason}",
     "give all members the same kafka.group.protocol and a strategy in common (option assignors), or use another"
-    " kafka.group.id; 'python -m spark_groupsource group --group {group} ...' shows the members' protocols.",
+    " kafka.group.id; 'groupkafka group --group {group} ...' shows the members' protocols.",
 )
 REMOTE_ASSIGNOR_UNKNOWN = Condition(
     "GROUPKAFKA.REMOTE_ASSIGNOR_UNKNOWN",
@@ -282,7 +282,7 @@ NO_COMMON_STRATEGY = Condition(
     " {others}",
     "add a strategy that all members have to option assignors (to change the strategy, list the new and the old one"
     " until all queries list both), or use another kafka.group.id;"
-    " 'python -m spark_groupsource group --group {group} ...' shows the members' strategies.",
+    " 'groupkafka group --group {group} ...' shows the members' strategies.",
 )
 ASSIGNMENT_REFUSED = Condition(
     "GROUPKAFKA.ASSIGNMENT_REFUSED",
@@ -330,7 +330,7 @@ PARTITIONS_LOST = Condition(
 NO_ASSIGNMENT = Condition(
     "GROUPKAFKA.NO_ASSIGNMENT",
     "Group '{group}' assigned no partition to this member within {timeout_s:.0f} s (member state {state}).",
-    "check the group's other members ('python -m spark_groupsource group --group {group} ...'): there may be more"
+    "check the group's other members ('groupkafka group --group {group} ...'): there may be more"
     " members than partitions, or one whose batch takes long. Check the coordinator's log. Start the query again.",
     may_pass=True,
 )
@@ -487,7 +487,7 @@ GROUP_HAS_MEMBERS = Condition(
     "Group '{group}' has live members, which would continue from their own positions: {members}.",
     "stop all queries of the group first. A killed member, or one with a kafka.group.instance.id, stays until"
     " its session timeout (kafka.session.timeout.ms, 45 s; under KIP-848 the broker's): wait, and repeat the command."
-    " 'python -m spark_groupsource group --group {group} ...' shows the members.",
+    " 'groupkafka group --group {group} ...' shows the members.",
     may_pass=True,
 )
 COMMAND_TOPIC_UNKNOWN = Condition(
@@ -580,7 +580,7 @@ COMMIT_UNANSWERED = Condition(
     "GROUPKAFKA.COMMIT_UNANSWERED",
     "The offsets were sent to the coordinator of group '{group}', but the answer is missing or unclear: they may have"
     " been committed. {reason}",
-    "check the group's offsets ('python -m spark_groupsource group --group {group} ...'), and repeat the command if"
+    "check the group's offsets ('groupkafka group --group {group} ...'), and repeat the command if"
     " they are wrong.",
     may_pass=True,
 )

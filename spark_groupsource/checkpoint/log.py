@@ -155,7 +155,7 @@ def read_spark_checkpoint(
         filesystem, root = at_checkpoint(*open_location(location))
         logged, completed = _newest_batches(filesystem, root)
         if logged is None:
-            raise FileNotFoundError("no query has planned a batch with this checkpoint")
+            raise FileNotFoundError("there is no checkpoint here in which a query has planned a batch")
         if completed is None:
             sources = _initial_offsets(filesystem, root)
         else:

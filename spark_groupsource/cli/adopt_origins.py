@@ -89,7 +89,8 @@ def own_checkpoint(location: str) -> tuple[SourceOffset, bool]:
         raise _unusable(name, "it has no complete batch", _NAME_OURS)
     found = [offset for offset in map(_ours, checkpoint.offsets.values()) if offset is not None]
     if len(found) != 1:
-        raise _unusable(name, f"it has {len(found)} sources of groupkafka, and one is needed", _NAME_OURS)
+        instead = _NAME_OURS if found else f"{_NAME_OURS}; 'groupkafka adopt' is for one of Spark's own Kafka source"
+        raise _unusable(name, f"it has {len(found)} sources of groupkafka, and one is needed", instead)
     with_state = StateFolder(location).exists()
     if with_state is None:
         # Without an answer, too few partitions would be moved.

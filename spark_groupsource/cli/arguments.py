@@ -213,7 +213,7 @@ class _CommandParser(argparse.ArgumentParser):
 
 def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the program's parser, and each command's parser by name."""
-    parser = _ProgramParser(prog="python -m spark_groupsource", description=helptexts.ABOUT)
+    parser = _ProgramParser(prog="groupkafka", description=helptexts.ABOUT)
     parser.add_argument("--version", action="version", version=f"groupkafka {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
 

@@ -30,8 +30,8 @@ targets:
                    partitions, those that it has not read to their initial offset
 
 examples:
-  python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --to initial
-  python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --topic orders \\
+  groupkafka reset --bootstrap-servers localhost:9092 --group orders-to-lake --to initial
+  groupkafka reset --bootstrap-servers localhost:9092 --group orders-to-lake --topic orders \\
       --to 2026-01-31T12:00:00Z --execute
 
 exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments; 130 interrupted
@@ -43,7 +43,7 @@ The group's offsets are the completed offsets of all its queries together. The q
 """
 SAVEPOINT_MORE = """\
 example:
-  python -m spark_groupsource savepoint --bootstrap-servers localhost:9092 --group orders-to-lake friday.json
+  groupkafka savepoint --bootstrap-servers localhost:9092 --group orders-to-lake friday.json
 
 exit codes: 0 done; 1 refused; 2 wrong arguments; 130 interrupted
 """
@@ -63,9 +63,9 @@ committed anything yet, all records of the topics that they read count as unread
 """
 LAG_MORE = """\
 examples:
-  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake
-  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --json --watch 30
-  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --max-behind 600
+  groupkafka lag --bootstrap-servers localhost:9092 --group orders-to-lake
+  groupkafka lag --bootstrap-servers localhost:9092 --group orders-to-lake --json --watch 30
+  groupkafka lag --bootstrap-servers localhost:9092 --group orders-to-lake --max-behind 600
 
 exit codes: 0 done, also when --watch is interrupted; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind
 (also if the age of unread records is not known: stderr then names the partitions); 130 interrupted
@@ -84,9 +84,9 @@ the group has members, if the group already has offsets (unless --overwrite), an
 their log, whose topic was recreated. The new query reports missing records (failOnDataLoss).
 
 examples:
-  python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
+  groupkafka adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
       --from-checkpoint s3a://lake/checkpoints/orders
-  python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
+  groupkafka adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
       --from-group orders-service --topic orders --execute
 
 exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments; 130 interrupted
@@ -103,8 +103,8 @@ without members, and does not join the group.
 """
 GROUP_MORE = """\
 examples:
-  python -m spark_groupsource group --bootstrap-servers localhost:9092 --group orders-to-lake
-  python -m spark_groupsource group --bootstrap-servers localhost:9092 --group orders-to-lake --watch 2
+  groupkafka group --bootstrap-servers localhost:9092 --group orders-to-lake
+  groupkafka group --bootstrap-servers localhost:9092 --group orders-to-lake --watch 2
 
 exit codes: 0 done, also when --watch is interrupted; 1 refused, or the group does not exist; 2 wrong arguments;
 130 interrupted
@@ -170,8 +170,8 @@ dead. Without --wait it exits with 0; with --wait it gets no answer, and exits w
 """
 STOP_MORE = """\
 examples:
-  python -m spark_groupsource stop --checkpoint-location /checkpoints/orders
-  python -m spark_groupsource stop --checkpoint-location s3a://lake/checkpoints/orders --wait 300
+  groupkafka stop --checkpoint-location /checkpoints/orders
+  groupkafka stop --checkpoint-location s3a://lake/checkpoints/orders --wait 300
 
 exit codes: 0 asked (with --wait: every member has left, and nothing is repeated); 1 no query runs with the checkpoint,
 the location cannot be read or written, or with --wait one has not left in time, or not cleanly; 2 wrong arguments;

@@ -1,4 +1,4 @@
-"""The command line: `python -m spark_groupsource COMMAND`.
+"""The command line: `groupkafka COMMAND`.
 
 Exit codes: 0 done, 1 refused (doctor: problems found), 2 wrong arguments, 3 a lag beyond its bound, 130 interrupted.
 A command that did not finish never returns 0. --watch finishes only by an interrupt, or when its output is closed.

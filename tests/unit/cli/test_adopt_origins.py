@@ -80,8 +80,8 @@ def test_checkpoints_that_cannot_be_taken_over(tmp_path: Path, entry: str, reaso
 @pytest.mark.parametrize(
     ("location", "reason"),
     [
-        ("{}", "no query has planned a batch with this checkpoint"),
-        ("{}/nowhere", "no query has planned a batch with this checkpoint"),
+        ("{}", "there is no checkpoint here in which a query has planned a batch"),
+        ("{}/nowhere", "there is no checkpoint here in which a query has planned a batch"),
         ("ftp://user:hunter2@host/{}", "the scheme ftp is not supported"),
     ],
 )

@@ -184,7 +184,7 @@ def test_wrong_arguments_end_with_code_2(words: list[str], text: str, capsys: py
     assert ended.value.code == 2
     shown = capsys.readouterr().err
     assert text in shown
-    assert "usage: python -m spark_groupsource" in shown
+    assert "usage: groupkafka" in shown
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_help(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -
         parse_arguments([*words, "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert "usage: python -m spark_groupsource" in shown
+    assert "usage: groupkafka" in shown
     assert text in shown
 
 
