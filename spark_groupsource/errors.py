@@ -580,8 +580,7 @@ COMMIT_UNANSWERED = Condition(
     "GROUPKAFKA.COMMIT_UNANSWERED",
     "The offsets were sent to the coordinator of group '{group}', but the answer is missing or unclear: they may have"
     " been committed. {reason}",
-    "check the group's offsets ('groupkafka group --group {group} ...'), and repeat the command if"
-    " they are wrong.",
+    "check the group's offsets ('groupkafka group --group {group} ...'), and repeat the command if they are wrong.",
     may_pass=True,
 )
 
