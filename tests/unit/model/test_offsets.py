@@ -142,7 +142,7 @@ def test_a_reset_shows_itself() -> None:
 
 def test_an_offset_of_sparks_own_source_is_distinguished() -> None:
     """Else the advice to start with a new checkpoint would leave a gap: the group has no offsets yet."""
-    with pytest.raises(OffsetFormatError, match=r"OFFSET_OF_SPARKS_SOURCE.*spark_groupsource adopt"):
+    with pytest.raises(OffsetFormatError, match=r"OFFSET_OF_SPARKS_SOURCE.*groupkafka adopt"):
         parse_offset({"orders": {"0": 23, "1": 0}, "v": {"0": 5}})
     for other in ({"orders": {"0": 23}, "v": 1}, {"orders": {}}, {"orders": {"0": "23"}}):
         with pytest.raises(OffsetFormatError, match=r"OFFSET_MALFORMED"):
