@@ -7,7 +7,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -192,8 +192,7 @@ class _ProgramParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        near = difflib.get_close_matches(found[1], re.findall("[a-z]+", found[2]), n=1) if found else []
-        super().error(f"{message}{f', did you mean {near[0]}?' if near else ''}")
+        super().error(message + (_suggestion(found[1], re.findall("[a-z]+", found[2])) if found else ""))
 
 
 class _CommandParser(argparse.ArgumentParser):
@@ -206,9 +205,14 @@ class _CommandParser(argparse.ArgumentParser):
             if flag == "--":
                 break
             if flag.startswith("--") and flag not in known:
-                near = difflib.get_close_matches(flag, known, n=1)
-                self.error(f"unrecognized arguments: {flag}{f', did you mean {near[0]}?' if near else ''}")
+                self.error(f"unrecognized arguments: {flag}{_suggestion(flag, known)}")
         return super().parse_known_args(args, namespace)
+
+
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    """Return the end of an error that suggests what was probably meant; empty if nothing is near."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f", did you mean {near[0]}?" if near else ""
 
 
 def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
