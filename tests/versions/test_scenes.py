@@ -151,6 +151,7 @@ def test_a_batch_that_failed_runs_again(
     fails = tmp_path / "fails"
     first = start_query("query", options, fails=str(fails))
     first.wait_for_records(client.records(topic))
+    wait_for("the commit of the batch", lambda: client.lag(group, topic) == 0, 30, first.log)
     committed = client.committed(group)
     fails.touch()
     add(client, topic, "b")
