@@ -93,6 +93,12 @@ so nobody could report why. The kernel does that when the driver's machine or co
 names the process, and `spark.driver.memoryOverhead` [sets how much there
 is](../how-to/scale.md#how-many-executors-and-cores). Start the query again: nothing is lost, and Spark runs the batch
 in flight again.
+
+**`CONCURRENT_STREAM_LOG_UPDATE`**, an error of Spark: two queries run with one checkpoint. Stop one of them, and give
+[each copy its own](../how-to/scale.md#add-a-copy).
+
+**`JSONDecodeError` or `Incomplete log file`** at a start: the newest file of the checkpoint's folder `offsets` was cut
+off, by a full disk for example. [What to do](../explanation/limits.md#checkpointlocation).
 """
 # Where to read on, for errors whose advice depends on the option at hand.
 ADVICE_PAGES = {

@@ -155,6 +155,8 @@ def read_spark_checkpoint(
         filesystem, root = at_checkpoint(*open_location(location))
         logged, completed = _newest_batches(filesystem, root)
         if logged is None:
+            if filesystem.get_file_info(root).type is fs.FileType.NotFound:
+                raise FileNotFoundError("there is no such folder")
             raise FileNotFoundError("there is no checkpoint here in which a query has planned a batch")
         if completed is None:
             sources = _initial_offsets(filesystem, root)

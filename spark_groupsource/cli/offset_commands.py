@@ -62,6 +62,8 @@ class OffsetCommands:
         """Write the group's offsets to a file. Raises errors of the catalogue."""
         groups = self._group_offsets()
         if not groups:
+            # A broker that does not describe groups, the embedded one, lists no offsets either: this is its error.
+            self._admin.member_names()
             raise _unknown(command)
         described = self._described(groups, (), command.connection.group)
         kept: dict[TopicPartition, Saved] = {}
@@ -104,6 +106,9 @@ class OffsetCommands:
         if not known:
             raise _unknown(command)
         described = self._described(known, command.topics, group)
+        for topic in sorted(set(command.topics) - {partition.topic for partition in known}):
+            note = "no query of it has read this topic. Check --topic, unless they are to read it from now on"
+            self._output.print_line(f"NOTE: group {group} has no offset of topic {topic}: {note}")
         if saved is not None:
             _refuse_recreated_topics(command, saved, described)
         logs = self._logs(_partitions(command.target.kind, known, described), described)

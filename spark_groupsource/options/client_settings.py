@@ -263,6 +263,18 @@ def check_executor_settings(
     return _check_each(settings, shown, EXECUTOR_PREFIX, permissions)
 
 
+def warn_of_unused(settings: Mapping[str, str], prefix: str, protocol: str) -> None:
+    """Log a warning for settings of TLS, or of a login, that this security.protocol does not use.
+
+    The client ignores them, so the user may believe that the connections are encrypted. It is no error: settings that
+    several environments share may contain them.
+    """
+    for kind in ("ssl", "sasl"):
+        unused = sorted(prefix + name for name in settings if name.startswith(f"{kind}."))
+        if unused and kind not in protocol.lower():
+            LOG.warning("no effect with security.protocol=%s: %s", protocol, ", ".join(unused))
+
+
 def has_own_identity(own: Mapping[str, str]) -> bool:
     """Return whether the executors' own settings have a part of an identity."""
     return any(map(_IDENTITY.fullmatch, own))

@@ -10,6 +10,7 @@ one connection that sends nothing keeps all others from an answer (prometheus_cl
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import socket
@@ -49,6 +50,11 @@ _SILENT_S = 10.0
 _MAX_CONNECTIONS = 16
 # Seconds until the serving thread notices `close`.
 _POLL_S = 0.1
+
+
+def is_about_port(error: OSError) -> bool:
+    """Return whether a server cannot listen because of its port, and not because of its address."""
+    return error.errno in (errno.EADDRINUSE, errno.EACCES)
 
 
 class MetricsServer:

@@ -133,7 +133,7 @@ def open_metrics_port(
     """
     try:
         # This extra may be missing, and nothing else on the driver needs it.
-        from spark_groupsource.prometheus.server import MetricsServer  # noqa: PLC0415
+        from spark_groupsource.prometheus.server import MetricsServer, is_about_port  # noqa: PLC0415
     except ImportError as error:
         raise OptionError(errors.METRICS_NOT_INSTALLED, option="metricsPort", reason=str(error)) from None
     address, deadline = options.metrics_address, Deadline(clock, _WAIT_S)
@@ -142,9 +142,10 @@ def open_metrics_port(
             server = MetricsServer(address, port, lambda: query_samples(options, log))
         except OSError as error:
             if error.errno != errno.EADDRINUSE or deadline.expired():
+                option = "metricsPort" if is_about_port(error) else "metricsAddress"
                 reason = error.strerror or str(error)
                 raise OptionError(
-                    errors.LISTENING_FAILED, option="metricsPort", address=address, port=port, reason=reason
+                    errors.LISTENING_FAILED, option=option, address=address, port=port, reason=reason
                 ) from None
             pause(_RETRY_S)
         else:

@@ -20,7 +20,7 @@ def serve_metrics(
     """
     try:
         # This extra may be missing, and no other command needs it.
-        from spark_groupsource.prometheus.server import MetricsServer  # noqa: PLC0415
+        from spark_groupsource.prometheus.server import MetricsServer, is_about_port  # noqa: PLC0415
     except ImportError:
         raise CommandError(
             errors.COMMAND_EXTRA_MISSING, command="exporter", package="prometheus_client", extra="metrics"
@@ -28,9 +28,9 @@ def serve_metrics(
     try:
         server = MetricsServer(command.address, command.port, exporter.samples)
     except OSError as error:
-        reason = error.strerror or str(error)
+        option, reason = "--port" if is_about_port(error) else "--address", error.strerror or str(error)
         raise CommandError(
-            errors.LISTENING_FAILED, option="--port", address=command.address, port=command.port, reason=reason
+            errors.LISTENING_FAILED, option=option, address=command.address, port=command.port, reason=reason
         ) from None
     try:
         host = f"[{command.address}]" if ":" in command.address else command.address

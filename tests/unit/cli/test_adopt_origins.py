@@ -81,7 +81,7 @@ def test_checkpoints_that_cannot_be_taken_over(tmp_path: Path, entry: str, reaso
     ("location", "reason"),
     [
         ("{}", "there is no checkpoint here in which a query has planned a batch"),
-        ("{}/nowhere", "there is no checkpoint here in which a query has planned a batch"),
+        ("{}/nowhere", "there is no such folder"),
         ("ftp://user:hunter2@host/{}", "the scheme ftp is not supported"),
     ],
 )

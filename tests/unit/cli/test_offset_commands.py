@@ -359,6 +359,16 @@ def test_an_unknown_topic(words: list[str]) -> None:
     assert "these topics do not exist: nowhere" in Bed().refused(*words, topics=("orders", "nowhere"))
 
 
+def test_a_topic_that_the_group_has_not_read_is_named() -> None:
+    """It may be misspelt; or the user puts a start in the group for a topic that its queries will read."""
+    bed = Bed()
+    assert bed.reset("latest", topics=("orders", "refunds")) == {"orders-0": 100, "orders-1": 100, "refunds-0": 10}
+    assert [line for line in bed.said if line.startswith("NOTE")] == [
+        "NOTE: group shop has no offset of topic refunds: no query of it has read this topic. Check --topic, unless"
+        " they are to read it from now on"
+    ]
+
+
 def test_a_deleted_topic_is_left_out() -> None:
     bed = Bed()
     bed.admin.groups[TopicPartition("gone", 0)] = marked(5)

@@ -667,6 +667,27 @@ def test_what_bounds_the_java_clients_requests_is_ignored(name: str, caplog: pyt
         caplog.clear()
 
 
+@pytest.mark.parametrize(
+    ("given", "unused"),
+    [
+        ({"kafka.ssl.ca.location": "/ca.pem"}, "security.protocol=plaintext: kafka.ssl.ca.location"),
+        ({"kafka.security.protocol": "SSL", "kafka.ssl.ca.location": "/ca.pem"}, None),
+        ({"kafka.security.protocol": "SSL", "kafka.sasl.username": "u"}, "security.protocol=SSL: kafka.sasl.username"),
+        ({"kafka.security.protocol": "sasl_ssl", "kafka.sasl.username": "u", "kafka.ssl.ca.location": "/ca.pem"}, None),
+        (
+            {"kafka.security.protocol": "ssl", "executor.kafka.security.protocol": "sasl_plaintext",
+             "executor.kafka.ssl.ca.location": "/ca.pem"},
+            "security.protocol=sasl_plaintext: executor.kafka.ssl.ca.location",
+        ),
+    ],
+)  # fmt: skip
+def test_a_login_or_tls_that_is_not_used(
+    given: dict[str, str], unused: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    parse_options(REQUIRED | given)
+    assert [record.getMessage() for record in caplog.records] == ([f"no effect with {unused}"] if unused else [])
+
+
 @pytest.mark.parametrize(("value", "taken"), [("0", "1000000"), ("999999", "1000000"), ("1000001", "1000001")])
 def test_the_least_answer_of_the_client(value: str, taken: str, caplog: pytest.LogCaptureFixture) -> None:
     assert parse(kafka__fetch__max__bytes=value).client_settings["fetch.max.bytes"] == taken

@@ -170,7 +170,7 @@ def test_a_port_of_the_query_before_is_waited_for(log: MetricsLog) -> None:
 @pytest.mark.parametrize("address", ["192.0.2.1", "a..b"])
 def test_an_address_of_another_machine_or_of_none_is_an_error_at_once(log: MetricsLog, address: str) -> None:
     options = replace(make_options(), metrics_address=address)
-    with pytest.raises(OptionError, match=rf"LISTENING_FAILED.*address '{address}'"):
+    with pytest.raises(OptionError, match=rf"LISTENING_FAILED.*'metricsAddress'.*address '{address}'"):
         open_metrics_port(options, 0, log, ManualClock(), print)
 
 

@@ -543,6 +543,12 @@ def test_a_port_in_use_is_named() -> None:
             serve_metrics(command("--group", "a", "--port", str(port)), exporter(FakeKafka())[0], FakeOutput(), print)
 
 
+@pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_of_another_machine_is_named(address: str) -> None:
+    with pytest.raises(CommandError, match=rf"LISTENING_FAILED.*'--address'.*'{address}'"):
+        serve_metrics(command("--group", "a", "--address", address), exporter(FakeKafka())[0], FakeOutput(), print)
+
+
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "spark_groupsource.prometheus.server")
