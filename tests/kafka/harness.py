@@ -217,7 +217,12 @@ class Independent:
 
         librdkafka waits for an answer as long as the interval is, and never learns an assignment that comes later.
         """
-        settings = {"consumer.session.timeout.ms": timeout_ms, "consumer.heartbeat.interval.ms": heartbeat_ms}
+        self.set_group_config(
+            group, {"consumer.session.timeout.ms": timeout_ms, "consumer.heartbeat.interval.ms": heartbeat_ms}
+        )
+
+    def set_group_config(self, group: str, settings: Mapping[str, int]) -> None:
+        """Set what the broker has of a KIP-848 group's own configuration."""
         entries = [
             ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
             for name, value in settings.items()
@@ -261,7 +266,7 @@ class Independent:
     def _producer(self) -> Producer:
         # `flush` does not wait for the rest of the linger time, so the values of a partition arrive at once: no plan of
         # a running query has only the first ones.
-        return Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 1000})
+        return Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 60_000})
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """Return the group's committed offsets.
