@@ -26,9 +26,18 @@ class Held:
         self._reached = self._armed.with_name(f"{self._armed.name}.reached")
         self._armed.touch()
 
+    def is_reached(self) -> bool:
+        """Return whether the query stands there."""
+        return self._reached.exists()
+
     def wait_reached(self, evidence: Callable[[], str] = str) -> None:
         """Wait until the query stands there."""
-        wait_for(f"{self._armed.name} to be reached", self._reached.exists, 60, evidence)
+        wait_for(f"{self._armed.name} to be reached", self.is_reached, 60, evidence)
+
+    def next(self) -> None:
+        """Let the query go on until it comes there again."""
+        self._armed.touch()
+        self._reached.unlink()
 
     def release(self) -> None:
         """Let the query go on."""
@@ -79,6 +88,10 @@ class Events:
         """Wait until an event was told so often; return its last line."""
         wait_for(f"{times} x {event}", lambda: len(self.lines(event)) >= times, timeout_s, self.tail)
         return self.lines(event)[-1]
+
+    def has_partitions(self) -> bool:
+        """Return whether the member was assigned partitions, once at least."""
+        return any(line["partitions"] for line in self.lines("assigned"))
 
     def metrics(self) -> dict[str, Any]:
         """Return the newest counters."""
@@ -138,6 +151,26 @@ def released(*holders: Held | Gate) -> Iterator[None]:
     finally:
         for holder in holders:
             holder.release()
+
+
+@contextmanager
+def held_until_assigned(*members: tuple[str, Events]) -> Iterator[None]:
+    """Hold the first trigger of the query that this block starts until its members, by client id, have partitions.
+
+    Spark's first batch is empty if they come late (`FIRST_ASSIGNMENT_S`), and the next trigger may be days away.
+    """
+    waiting = [(Held(name, "before-complete"), seen) for name, seen in members]
+
+    def assigned() -> bool:
+        for held, seen in list(waiting):
+            if held.is_reached() and seen.has_partitions():
+                held.release()
+                waiting.remove((held, seen))
+        return not waiting
+
+    with released(*(held for held, _ in waiting)):
+        yield
+        wait_for("partitions", assigned, 120, lambda: tails(dict(members)))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 
 from .application import Application, AppQuery, Batch, Sink
 from .harness import Independent, Query, Record, wait_for
-from .holding import Events, Gate, released, tails
+from .holding import Events, Gate, held_until_assigned, released, tails
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -87,7 +87,8 @@ def test_p6_a_long_trigger_hands_over_at_the_end_of_its_batch(
     evidence = partial(tails, seen)
 
     with released(gate):
-        first = application.start_query("first", chosen | seen["first"].options, trigger=LONG_TRIGGER, batch=gate)
+        with held_until_assigned(("first", seen["first"])):
+            first = application.start_query("first", chosen | seen["first"].options, trigger=LONG_TRIGGER, batch=gate)
         gate.wait_reached(evidence)
         # For the second query to read as soon as it owns something.
         client.produce(topic, (f"b{n}" for n in range(40)), 4)
@@ -228,12 +229,16 @@ class Union:
         location = str(self._sink.checkpoint)
         frames = [
             self._application.spark.readStream.format("groupkafka")
-            .options(**source, **seen.options, checkpointLocation=location)
+            .options(**source, **seen.options, **{"kafka.client.id": seen.path.stem}, checkpointLocation=location)
             .load()
             for source, seen in zip(self._sources, self.events, strict=True)
         ]
         writer = frames[0].union(frames[1]).writeStream.foreachBatch(write).option("checkpointLocation", location)
         return AppQuery(self._name, writer.trigger(**trigger).start(), self._sink)
+
+    def held_until_assigned(self) -> AbstractContextManager[None]:
+        """Hold its first trigger until its members have partitions."""
+        return held_until_assigned(*((seen.path.stem, seen) for seen in self.events))
 
     def evidence(self) -> str:
         """Return what its members told."""
@@ -286,7 +291,8 @@ def test_several_sources_in_one_query_hand_over_together(
 
     gate = Gate()
     gate.armed = True
-    one = first.start(gate, **LONG_TRIGGER)
+    with first.held_until_assigned():
+        one = first.start(gate, **LONG_TRIGGER)
     with stopped(one), released(gate):
         gate.wait_reached(evidence)
         assert set(one.records()) == everything(client, sources), "the batch should have both topics"
@@ -322,7 +328,7 @@ def test_several_sources_in_one_query_commit_their_last_batch_long_before_the_ne
 ) -> None:
     """In both formats of Spark's offset log."""
     union = Union(application, tmp_path, "query", sources)
-    with offset_log(application, version):
+    with offset_log(application, version), union.held_until_assigned():
         query = union.start(**LONG_TRIGGER)
     with stopped(query):
         query.wait_for_records(everything(client, sources))

@@ -104,7 +104,7 @@ def test_a_query_that_waits_for_its_end_alone_is_stopped_from_outside(
     client.create_topic(topic, 2)
     client.produce(topic, (f"v{n}" for n in range(40)), 2)
     first = application.start_query("first", options)
-    wait_for("a batch", lambda: newest_commit(first.checkpoint) >= 0, 120, first.__repr__)
+    first.wait_for_records(client.records(topic))
     asked = groupkafka_stop(first.checkpoint, "--wait", "60")
     assert asked.returncode == 0, asked.stderr
     assert "has left: group=" in asked.stdout

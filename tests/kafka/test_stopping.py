@@ -16,7 +16,7 @@ import pytest
 
 from .application import Application
 from .harness import Independent, Query, wait_for
-from .holding import Events, Gate, released
+from .holding import Events, Gate, held_until_assigned, released
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -33,9 +33,10 @@ class Gated:
     def __init__(self, start_query: Callable[..., Query], folder: Path, options: dict[str, str]) -> None:
         self.events = Events(folder, "gated")
         self._gate = folder / "gate"
-        self.query = start_query(
-            "gated", options | self.events.options, trigger=ONCE, gate=str(self._gate), graceful=True
-        )
+        given = options | self.events.options | {"kafka.client.id": "gated"}
+        with held_until_assigned(("gated", self.events)):
+            self.query = start_query("gated", given, trigger=ONCE, gate=str(self._gate), graceful=True)
+            self.query.wait_started()
 
     def wait_held(self) -> None:
         """Wait until a batch is in flight and held in its sink."""
@@ -146,7 +147,8 @@ def test_sigterm_to_a_reader_that_is_stopped_counts_when_it_goes_on(
     seen = [Events(tmp_path, str(number)) for number in range(3)]
     for number, lines in enumerate(seen):
         given = with_protocol(options | lines.options | {"kafka.group.id": f"{group}-{number}"}, protocol)
-        application.start_query(str(number), given, trigger=ONCE)
+        with held_until_assigned((str(number), lines)):
+            application.start_query(str(number), given, trigger=ONCE)
     for lines in seen:
         lines.wait_for("completed")
     left_s = []
@@ -187,7 +189,10 @@ def test_a_stop_that_nothing_waits_for_is_quick(
     stops = way == "query.stop()"
     if not stops:
         gate.touch()
-    query = start_query("first", options | seen.options, trigger=ONCE, sink="parquet", gate=str(gate))
+    given = options | seen.options | {"kafka.client.id": "first"}
+    with held_until_assigned(("first", seen)):
+        query = start_query("first", given, trigger=ONCE, sink="parquet", gate=str(gate))
+        query.wait_started()
     if stops:
         wait_for("a held batch", gate.with_name("gate.reached").exists, 120, query.log)
         time.sleep(0.5)
@@ -240,8 +245,9 @@ def test_a_batch_that_hangs_holds_a_member_that_was_sent_sigterm_for_drain_timeo
     gate, seen = Gate(), Events(tmp_path, "first")
     gate.armed = True
     given = options | seen.options | {"drainTimeoutMs": "4000"}
-    application.start_query("first", given, trigger=ONCE, batch=gate)
     with released(gate):
+        with held_until_assigned(("first", seen)):
+            application.start_query("first", given, trigger=ONCE, batch=gate)
         gate.wait_reached(seen.tail)
         since_s = time.time()
         os.kill(seen.reader_pid(), signal.SIGTERM)
