@@ -42,6 +42,7 @@ _ROUNDS = max(1, math.ceil(_STOPS / (len(_MODES) * len(_SINKS))))
 _BATCH_S = 3.0 if _STOPS else 1.0
 _PARTITIONS = 4
 _RECORDS = 60  # of a batch, at most
+_SESSION_S = 45.0  # longer than any noise of the machine: a handover waits for no session
 _MOST_HIT = 2 + _ROUNDS // 10  # rounds that show nothing, because the signal has ended a command of Hadoop
 _LOCAL = {
     "spark.master": "local[2]",
@@ -218,7 +219,7 @@ def test_sigterm_at_a_random_moment_repeats_and_loses_nothing(
     client.create_topic(topic, _PARTITIONS)
     client.produce(topic, (f"v{n}" for n in range(_ROUNDS * _RECORDS * 8)), _PARTITIONS)
     chance = random.Random(os.environ.get("GROUPKAFKA_STOPS_SEED", "") + f"{sink}-{mode}")
-    given = options | {"maxOffsetsPerTrigger": str(_RECORDS)}
+    given = options | {"maxOffsetsPerTrigger": str(_RECORDS), "kafka.session.timeout.ms": str(int(_SESSION_S * 1000))}
     settings = where | {
         "options": given, "out": str(tmp_path), "checkpoint": str(tmp_path / "checkpoint"), "sink": sink,
         "batch_s": _BATCH_S,
@@ -243,7 +244,7 @@ def test_sigterm_at_a_random_moment_repeats_and_loses_nothing(
     record_property("handover_s", [round(seconds, 2) for seconds in bed.took_s])
     print(f"{mode} {sink}: {_ROUNDS} stops, handover median {sorted(bed.took_s)[_ROUNDS // 2]:.2f} s,"
           f" longest {max(bed.took_s):.2f} s")  # fmt: skip
-    assert max(bed.took_s) < 5.0, bed.took_s
+    assert max(bed.took_s) < _SESSION_S / 2, bed.took_s
 
 
 # It ends a second after the signal, when a JVM that obeys it has begun to shut down.
@@ -280,8 +281,7 @@ def test_sigterm_that_fails_a_task_ends_the_query(
     evidence = partial(bed.log_end, 0)
     process = bed.start(0, PATH=path)
     try:
-        wait_for("a batch", lambda: newest_commit(bed.checkpoint) == 0, 180, evidence)
-        wait_for("its commit", lambda: client.lag(group, topic) == 0, 60, evidence)
+        wait_for("the commit of all records", lambda: client.lag(group, topic) == 0, 180, evidence)
         before = client.committed(group)
         hold.touch()
         client.produce(topic, (f"w{n}" for n in range(_RECORDS)), _PARTITIONS)
