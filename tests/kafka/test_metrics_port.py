@@ -78,9 +78,10 @@ def test_two_queries_of_an_application_have_two_ports_with_their_own_counters(
     assert one(found, "state", state="JOINED") == 1
     assert {dict(labels)["group"] for labels in found["groupkafka_info"]} == {group}
     readers = {reader: one(found, "batches_read_total", reader=reader) for reader in ("driver", "executors")}
-    on_driver = options.get("fastLaneMaxOffsets") != "0"
-    assert (readers["driver"] > 0, readers["executors"] > 0) == (on_driver, not on_driver)
-    assert (one(found, "driver_read_bytes_total") > 0) == on_driver
+    assert sum(readers.values()) > 0
+    # With the fast lane, too, the driver leaves a batch that takes it too long to the executors.
+    assert options["fastLaneMaxOffsets"] != "0" or readers["driver"] == 0
+    assert readers["driver"] == 0 or one(found, "driver_read_bytes_total") > 0
     first.stop()
     wait_for("the port's end", lambda: not values(ports["first"]), 15, seen.tail)
     assert one(values(ports["second"]), "info") == 1

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.driver.fast_lane import FastLane
+from spark_groupsource.driver import fast_lane
 from spark_groupsource.executor.clients import choose as clients
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.reader import read_task
@@ -48,10 +48,11 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:
 
 
 def test_p1_p2_p3_a_broker_that_answers_later_changes_no_row_of_a_task(
-    brokers: RealKafka, topic: str, path: str
+    brokers: RealKafka, topic: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same task is read with each broker delayed in turn: by new consumers, by kept ones, and on the driver."""
     del path
+    monkeypatch.setattr(fast_lane, "READ_TIMEOUT_S", 60.0)  # then the driver leaves the task to the executors
     client = Independent(brokers.bootstrap_servers)
     client.create_topic(topic, PARTITIONS)
     client.produce(topic, (f"v{n}" for n in range(PARTITIONS * RECORDS)), PARTITIONS)
@@ -60,7 +61,7 @@ def test_p1_p2_p3_a_broker_that_answers_later_changes_no_row_of_a_task(
     )
     task = tuple(OffsetRange(TopicPartition(topic, number), 5, RECORDS) for number in range(PARTITIONS))
     wanted = [(item.partition.partition, offset) for item in task for offset in range(item.start, item.end)]
-    warm, lane = ConsumerPool(pause=None), FastLane(options, SystemClock())
+    warm, lane = ConsumerPool(pause=None), fast_lane.FastLane(options, SystemClock())
     for broker in (None, 1, 2, 3):
         brokers.proxy.clear()
         late = Rule(Api.FETCH, broker=broker, on=On.RESPONSE, action=Action.DELAY, delay_s=0.3, times=None)
