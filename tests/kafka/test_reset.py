@@ -73,9 +73,9 @@ class Scene:
         return f"{self.client.committed(self.group)} {self.client.members(self.group)}\n{seen}"
 
     def stop(self, *queries: AppQuery) -> None:
-        """Stop queries, and wait until the group is empty."""
+        """Stop queries, and wait until their readers have ended, after which checkpoints can be copied."""
         for query in queries:
-            query.stop()
+            query.leave()
         wait_for("an empty group", lambda: self.client.member_count(self.group) == 0, _ENDED, self.evidence)
 
     def read_again(self, name: str, wanted: set[Record]) -> None:
