@@ -93,8 +93,14 @@ class Program:
         )  # fmt: skip
 
     def run_beside(self, work: Callable[[], object]) -> QueryEnd:
-        """Run while a thread does the test's part."""
-        thread = threading.Thread(target=work)
+        """Run while a thread does the test's part, once signals do not end the tests."""
+        before = signal.getsignal(signal.SIGTERM)
+
+        def do() -> None:
+            wait_until(lambda: signal.getsignal(signal.SIGTERM) is not before)
+            work()
+
+        thread = threading.Thread(target=do)
         thread.start()
         end = self.run()
         thread.join()

@@ -67,6 +67,17 @@ def soon(act: Callable[[], object], seconds: float = 0.3) -> None:
     threading.Timer(seconds, act).start()
 
 
+def once_signals_count(act: Callable[[], object]) -> None:
+    """Call it in a thread as soon as `run_until_stopped` handles signals: before that, one would end the tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def wait() -> None:
+        wait_until(lambda: all(signal.getsignal(number) is not was for number, was in before.items()))
+        act()
+
+    threading.Thread(target=wait).start()
+
+
 def left_files(location: str) -> list[str]:
     return [path.name for path in (Path(location) / "groupkafka").iterdir() if path.suffix == ".stop"]
 
@@ -169,7 +180,7 @@ def test_a_signal_drains_all_queries_and_a_second_sigterm_changes_nothing(
         for member in members:
             member.ended.set()
 
-    soon(act)
+    once_signals_count(act)
     end = run_until_stopped(*queries, checkpoint_location=locations)  # type: ignore[arg-type]
     assert (end, [query.stops for query in queries]) == (QueryEnd.DRAINED, [1, 1])
     assert signal.getsignal(number) is before
@@ -186,7 +197,7 @@ def test_a_second_sigint_stops_at_once(location: str) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     with reader(location, member):
-        soon(interrupt)
+        once_signals_count(interrupt)
         end = run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
     assert (end, query.stops) == (QueryEnd.CANCELLED, 1)
 
@@ -210,7 +221,7 @@ def test_an_answer_that_comes_while_a_second_sigint_stops_the_query_counts(
 
     monkeypatch.setattr(query, "stop", stop_slowly)
     with reader(location, member):
-        soon(interrupt)
+        once_signals_count(interrupt)
         end = run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
     assert (end, query.stops) == (QueryEnd.DRAINED, 1)
 
@@ -307,7 +318,7 @@ def test_a_store_that_hangs_delays_no_second_sigint(location: str, monkeypatch: 
         assert asked.wait(30)
         os.kill(os.getpid(), signal.SIGINT)
 
-    soon(interrupt)
+    once_signals_count(interrupt)
     assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
     assert query.stops == 1
     hangs.set()
@@ -437,7 +448,7 @@ def test_a_process_of_spark_that_the_signal_has_ended_is_a_cancelled_batch(
         query.fail(failure)
 
     with reader(location, member):
-        soon(interrupt)
+        once_signals_count(interrupt)
         if signalled:
             assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
         else:
@@ -485,7 +496,7 @@ def test_a_query_that_cannot_be_stopped_leaves_none_running(tmp_path: Path, loca
     members[0].ended.set()
     soon(members[1].ended.set, 1.0)
     with reader(location, members[0]), reader(str(tmp_path / "b"), members[1]):
-        soon(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        once_signals_count(lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(TimeoutError, match="did not end"):
             run_until_stopped(stuck, other, checkpoint_location=[location, str(tmp_path / "b")])  # type: ignore[arg-type]
     assert other.stops == 1
@@ -603,7 +614,7 @@ def test_a_signal_that_comes_to_the_jvm_late_ends_it_after_the_program(
     member = Leaving()
     member.ended.set()
     with reader(location, member):
-        soon(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        once_signals_count(lambda: os.kill(os.getpid(), signal.SIGTERM))
         assert run_until_stopped(FakeQuery(), checkpoint_location=location) is QueryEnd.DRAINED  # type: ignore[arg-type]
     jvm.take(jvm.Signal("TERM"))
     assert jvm.ended_by == []
