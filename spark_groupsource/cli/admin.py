@@ -19,9 +19,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
 from spark_groupsource.client.answers import decoded_offsets
-from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, Patience, TransportState, kafka_error, map_error
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, kafka_error, map_error
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.admin import admin_client, answer_of, destroy
+from spark_groupsource.cluster.admin import AdminRequests
 from spark_groupsource.errors import CommandError
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, requests_of
 from spark_groupsource.model.offsets import TopicPartition
@@ -56,9 +56,9 @@ class GroupAdmin:
         self._clock = clock
         self._pause = pause
         self._group = options.group_id
-        self._transport = TransportState(options.token_login)
-        self._patience = Patience(options, clock, self._transport)
-        self._client: AdminClient = admin_client(options, self._transport)
+        self._requests = AdminRequests(options, clock)
+        # A wrong setting is an error here, not at each request.
+        self._requests.client()
 
     def group_names(self) -> list[str]:
         """Return all groups of consumers that the client may describe, also those without members.
@@ -67,8 +67,8 @@ class GroupAdmin:
         """
         try:
             # Each broker lists its own groups, and the client does not renew its list of brokers by itself.
-            self._client.list_topics(timeout=CONTACT_TIMEOUT_S)
-            answer = self._ask(lambda timeout: self._client.list_consumer_groups(request_timeout=timeout))
+            self._requests.client().list_topics(timeout=CONTACT_TIMEOUT_S)
+            answer = self._ask(lambda client: client.list_consumer_groups(request_timeout=CONTACT_TIMEOUT_S))
         except KafkaException as error:
             raise self._mapped(error, "ListGroups") from None
         if answer.errors:
@@ -111,9 +111,9 @@ class GroupAdmin:
         """
         name = group or self._group
         found: ConsumerGroupDescription = self._ask(
-            lambda timeout: self._client.describe_consumer_groups(
-                [name], include_authorized_operations=with_rights, request_timeout=timeout
-            )[name],
+            lambda client: client.describe_consumer_groups(
+                [name], include_authorized_operations=with_rights, request_timeout=CONTACT_TIMEOUT_S
+            )[name]
         )
         return found
 
@@ -123,7 +123,9 @@ class GroupAdmin:
 
         def ask() -> list[ClientPartition]:
             answer = self._ask(
-                lambda timeout: self._client.list_consumer_group_offsets(request, request_timeout=timeout)[self._group],
+                lambda client: client.list_consumer_group_offsets(request, request_timeout=CONTACT_TIMEOUT_S)[
+                    self._group
+                ]
             )
             failed = [part for part in answer.topic_partitions if part.error is not None]
             if failed:
@@ -170,9 +172,9 @@ class GroupAdmin:
         request = [ConsumerGroupTopicPartitions(self._group, parts)]
         try:
             answer = self._ask(
-                lambda timeout: self._client.alter_consumer_group_offsets(request, request_timeout=timeout)[
+                lambda client: client.alter_consumer_group_offsets(request, request_timeout=CONTACT_TIMEOUT_S)[
                     self._group
-                ],
+                ]
             )
         except KafkaException as error:
             raise self._refused(error) from None
@@ -189,7 +191,7 @@ class GroupAdmin:
         """Return the cluster's id and its brokers."""
         try:
             found: DescribeClusterResult = self._ask(
-                lambda timeout: self._client.describe_cluster(request_timeout=timeout)
+                lambda client: client.describe_cluster(request_timeout=CONTACT_TIMEOUT_S)
             )
         except KafkaException as error:
             raise self._mapped(error, "DescribeCluster") from None
@@ -197,21 +199,16 @@ class GroupAdmin:
 
     # --- helpers
 
-    def _ask(self, send: Callable[[float], Future[Any]]) -> Any:
-        """Send a request; repeat it while the coordinator is not available yet.
-
-        A client whose request was not answered is replaced, see `destroy`.
-        """
+    def _ask(self, send: Callable[[AdminClient], Future[Any]]) -> Any:
+        """Send a request; repeat it while the coordinator is not available yet."""
         deadline = Deadline(self._clock, CONTACT_TIMEOUT_S)
-        self._patience.begin()
+        self._requests.patience.begin()
         while True:
             try:
-                return answer_of(self._client, send(CONTACT_TIMEOUT_S), self._transport, self._patience)
+                return self._requests.answer(send(self._requests.client()), self._requests.patience)
             except KafkaException as error:
                 if _code(error) in _UNANSWERED:
-                    self._client.poll(0)
-                    destroy(self._client)
-                    self._client = admin_client(self._options, self._transport)
+                    self._requests.forget()
                 if _code(error) not in _PASSING or deadline.expired():
                     raise
                 self._pause(_RETRY_PAUSE_S)
@@ -225,11 +222,11 @@ class GroupAdmin:
         return self._mapped(error, "OffsetCommit")
 
     def _mapped(self, error: KafkaException, request: str, topic: str = "?") -> Exception:
-        self._client.poll(0)
+        self._requests.hear()
         if _code(error) == KafkaError._UNSUPPORTED_FEATURE:
             servers = self._options.bootstrap_servers
             return CommandError(errors.COMMAND_UNSUPPORTED, servers=servers, request=request)
-        return map_error(self._options, kafka_error(error), request, self._transport, topic)
+        return map_error(self._options, kafka_error(error), request, self._requests.transport, topic)
 
 
 def _code(error: KafkaException) -> int:

@@ -19,7 +19,7 @@ from spark_groupsource.cli import help_texts as helptexts
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.errors import CommandError
 from spark_groupsource.lag.model import CLOCK_SKEW_MS
-from spark_groupsource.model.names import GROUP_NAME, group_name
+from spark_groupsource.model.names import GROUP_NAME, PORT_MAX, group_name
 from spark_groupsource.model.offsets import TIME_MAX_MS
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS, shown_value
 from spark_groupsource.options.model import Reads, SourceOptions
@@ -29,7 +29,7 @@ from spark_groupsource.options.table import OPTIONS
 from spark_groupsource.options.times import MOMENTS, NotBetweenYearsError, moment_ms, shown_time
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.options.token_login import REGION_OPTION
-from spark_groupsource.options.values import PORT_MAX, broker_list
+from spark_groupsource.options.values import broker_list
 
 # Default pause of `--watch`, in seconds: a rebalance takes some seconds.
 WATCH_S = 2.0

@@ -133,15 +133,11 @@ def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaErro
     named = [name for name in options.client_settings if setting_of(name) in reason]
     name = max(named, key=len, default="bootstrap.servers")
     value = options.client_settings.get(name, options.bootstrap_servers)
-    mechanisms = [each for each in ("sasl.mechanism", "sasl.mechanisms") if each in options.client_settings]
-    if "SASL mechanism" in reason and mechanisms:
-        name = mechanisms[0]
-        value = options.client_settings[name]
-        reason += " (one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI)"
-    elif "SASL mechanism" in reason and not named:
-        # librdkafka's default mechanism is missing in this build. It is used for a password without a mechanism.
-        name, value = "sasl.mechanism", "GSSAPI"
-        reason += " (the default mechanism; with a password set PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512)"
+    if "SASL mechanism" in reason:
+        # The text names no setting. GSSAPI is librdkafka's default, also for a password, and missing in some builds.
+        name = "sasl.mechanisms" if "sasl.mechanisms" in options.client_settings else "sasl.mechanism"
+        value = options.client_settings.get(name, "GSSAPI")
+        reason += " (with a password set PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; others are OAUTHBEARER and GSSAPI)"
     unknown = isinstance(cause, KafkaError) and "No such configuration property" in reason
     shown = shown_unknown(name, value) if unknown else shown_value(name, value)
     # librdkafka repeats the value in some messages; for an unknown setting it returns only the name.

@@ -109,48 +109,19 @@ def admin_client(options: SourceOptions, transport: TransportState) -> AdminClie
         return new_admin(settings | _CACHE_SETTINGS | {"error_cb": transport})
 
 
-def destroy(client: AdminClient) -> None:
-    """Destroy a client whose request was not answered.
-
-    Guards against:
-    1. The coordinator is away. A request about the group times out, and the client frees it.
-    2. The client lives on: the future's error has a traceback, in whose frames the future and the client are.
-    3. The coordinator is back, or another broker is the coordinator.
-    4. librdkafka sends the request that it has freed (`rd_kafka_admin_coord_request`, 2.16): `abort` ends the process.
-    """
-    client.__exit__(None, None, None)
-
-
-def answer_of(
-    client: AdminClient, future: Future[T], transport: TransportState, waits: Callable[[], object] = lambda: None
-) -> T:
-    """Return the result of a request; call `waits` repeatedly until it arrives.
-
-    Raises `KafkaException`; at once if the brokers reject the credentials for good. An admin client reports its errors
-    and its log only while it is polled.
-    """
-    # The request has its own deadline. This one guards against a client that never completes the request.
-    for _ in range(round((CONTACT_TIMEOUT_S + 10.0) / _LISTEN_S)):
-        try:
-            return future.result(timeout=_LISTEN_S)
-        except FutureTimeout:
-            client.poll(0)
-            if transport.refused_for_good:
-                raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, transport.text)) from None
-            waits()
-    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the request was not answered"))
-
-
-class _Admin:
-    """The client for requests, and of which partitions it knows the leaders."""
+class AdminRequests:
+    """Own the client for requests outside of the group. Keep track of the partitions whose leaders it knows."""
 
     def __init__(
-        self, make: Callable[[], AdminClient], clock: Clock, transport: TransportState, patience: Patience
+        self,
+        options: SourceOptions,
+        clock: Clock,
+        make_client: Callable[[SourceOptions, TransportState], AdminClient] = admin_client,
     ) -> None:
-        self._make = make
+        self.transport = TransportState(options.token_login, clock)
+        self.patience = Patience(options, clock, self.transport)
         self._clock = clock
-        self._transport = transport
-        self._patience = patience
+        self._make = partial(make_client, options, self.transport)
         self._made: AdminClient | None = None
         self._led: set[TopicPartition] = set()
         self._led_until = Deadline(clock, _LEADERS_FRESH_S)
@@ -159,17 +130,47 @@ class _Admin:
         self._warned_without_ids = False
 
     def client(self) -> AdminClient:
-        """Return the client; a new one after `forget`."""
+        """Return the client; a new one after `forget`. Raises `OptionError` for a setting that it refuses."""
         if self._made is None:
             self._made = self._make()
         return self._made
 
     def forget(self) -> None:
-        """Make another client for the next request: this one continues to ask brokers that are away."""
+        """Destroy the client, after a request without an answer: it continues to ask brokers that are away.
+
+        Guards against:
+        1. The coordinator is away. A request about the group times out, and the client frees it.
+        2. The client lives on: the future's error has a traceback, in whose frames the future and the client are.
+        3. The coordinator is back, or another broker is the coordinator.
+        4. librdkafka sends the request that it has freed (`rd_kafka_admin_coord_request`, 2.16): `abort` ends the
+           process.
+        """
+        self.hear()
         if self._made is not None:
-            destroy(self._made)
+            self._made.__exit__(None, None, None)
         self._made = None
         self._led.clear()
+
+    def hear(self) -> None:
+        """Let the client report its errors and its log: it does so only while it is polled."""
+        if self._made is not None:
+            self._made.poll(0)
+
+    def answer(self, future: Future[T], waits: Callable[[], object] = lambda: None) -> T:
+        """Return the result of a request; call `waits` repeatedly until it arrives.
+
+        Raises `KafkaException`; at once if the brokers reject the credentials for good.
+        """
+        # The request has its own deadline. This one guards against a client that never completes the request.
+        for _ in range(round((CONTACT_TIMEOUT_S + 10.0) / _LISTEN_S)):
+            try:
+                return future.result(timeout=_LISTEN_S)
+            except FutureTimeout:
+                self.hear()
+                if self.transport.refused_for_good:
+                    raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, self.transport.text)) from None
+                waits()
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the request was not answered"))
 
     def doubt_leaders(self) -> None:
         """Learn the leaders anew before offsets are requested again."""
@@ -188,7 +189,7 @@ class _Admin:
     def result(self, future: Future[Any], topic: str) -> Any:
         """Return the result of a request about a topic. Raises `_TopicError`."""
         try:
-            return answer_of(self.client(), future, self._transport, self._patience)
+            return self.answer(future, self.patience)
         except KafkaException as error:
             raise _topic_error(topic, error) from None
 
@@ -261,7 +262,7 @@ class _Admin:
         resources = [ConfigResource(kind, name) for name in names]
         for resource, future in self.client().describe_configs(resources, request_timeout=timeout_s).items():
             try:
-                entries = answer_of(self.client(), future, self._transport)
+                entries = self.answer(future)
                 found[resource.name] = {name: entry.value or "" for name, entry in entries.items()}
             except KafkaException as error:
                 found[resource.name] = kafka_error(error)
@@ -323,9 +324,8 @@ class LibrdkafkaCluster:
         self._clock = clock
         self._pause = pause
         self._abandoned = abandoned
-        self._transport = TransportState(options.token_login, clock)
-        self._patience = Patience(options, clock, self._transport)
-        self._admin = _Admin(lambda: make_client(options, self._transport), clock, self._transport, self._patience)
+        self._admin = AdminRequests(options, clock, make_client)
+        self._transport, self._patience = self._admin.transport, self._admin.patience
         self._probe = Probe(options, self._transport)
         self._answered = False
         self._topics: dict[str, TopicInfo] = {}  # as last returned
@@ -615,7 +615,7 @@ class LibrdkafkaCluster:
             try:
                 answer = ask(timeout_s)
             except _TopicError as error:
-                self._admin.client().poll(0)
+                self._admin.hear()
                 self._admin.doubt_leaders()
                 stale = (stale or Deadline(self._clock, stale_s)) if error.cause.code() in _STALE_METADATA else None
                 # A broker that has just started may not know all topics yet.

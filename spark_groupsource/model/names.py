@@ -1,4 +1,4 @@
-"""Decide which names of groups and topics are used as they are, and which are refused. Pure."""
+"""Decide which names of groups, topics and brokers are used as they are, and which are refused. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ import re
 GROUP_NAME = "a group name without white space at its ends and without a zero byte"
 # librdkafka removes these from the beginning of a setting (isspace of C), and everything from a zero byte on.
 _CUT_BY_CLIENT = tuple(" \t\n\v\f\r")
+# The form that librdkafka accepts. The client would report a malformed broker only after its first timeouts.
+_BROKER = re.compile(
+    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9a-f:.%a-z]+\]|[^\s:/@\[\]]+)(:(?P<port>[0-9]{1,5}))?",
+    re.IGNORECASE,
+)
+PORT_MAX = 65_535
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -34,3 +40,9 @@ def topic_name(value: str) -> str:
     if not _TOPIC.fullmatch(value):
         raise ValueError("no topic name")
     return value
+
+
+def is_broker_list(value: str) -> bool:
+    """Return whether the value is a comma-separated list of `[protocol://]host[:port]`."""
+    found = [_BROKER.fullmatch(entry.strip()) for entry in value.split(",") if entry.strip()]
+    return bool(found) and all(match and 1 <= int(match["port"] or 1) <= PORT_MAX for match in found)

@@ -14,6 +14,7 @@ from enum import Enum
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
+from spark_groupsource.model.names import is_broker_list
 from spark_groupsource.options.librdkafka_names import is_known, similar
 from spark_groupsource.options.permissions import Permissions
 from spark_groupsource.options.secrets import (
@@ -390,7 +391,7 @@ def _check_value(name: str, value: str, prefix: str) -> None:
     elif name in _SHELL_WORDS:
         if not re.fullmatch(_SHELL_WORDS[name], value):
             raise invalid_option(prefix + name, value, "no characters with a meaning in a shell")
-    elif name == "bootstrap.servers" and "@" in value:
+    elif name == "bootstrap.servers" and not is_broker_list(value):
         raise invalid_option(prefix + name, value, "host:port, comma separated")
     elif name == "partition.assignment.strategy":
         names = [part.strip() for part in value.split(",")]

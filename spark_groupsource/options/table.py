@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_groupsource.model.names import GROUP_NAME, group_name
+from spark_groupsource.model.names import GROUP_NAME, PORT_MAX, group_name
 from spark_groupsource.options import values as read
 from spark_groupsource.options.client_settings import SHOWN_SECRETS
 from spark_groupsource.options.model import NoMatchStrategy, OnConflict, OnPartitionsLost, OnSharedState
@@ -228,7 +228,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " 0: never. Refused without one of the two.", field="metrics_lag_interval_s",
     ),
     OptionSpec(
-        "metricsPort", read.integer(0, read.PORT_MAX), None, "0 to 65535",
+        "metricsPort", read.integer(0, PORT_MAX), None, "0 to 65535",
         "Serve the query's own counters for Prometheus on this port of the driver's machine, at `/metrics`, as long as"
         " the query runs. Each query needs its own port; 0 takes a free one and logs it. A port that stays in use for"
         " 10 s ends the query (`LISTENING_FAILED`). Needs the extra `[metrics]`."

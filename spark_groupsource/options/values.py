@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.model.names import topic_name
+from spark_groupsource.model.names import is_broker_list, topic_name
 from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, UNSAFE_SETTINGS
 from spark_groupsource.options.offset_spec import ReasonedValueError, json_by_topic
@@ -17,12 +17,6 @@ from spark_groupsource.options.times import moment_ms
 INT64_MAX = 2**63 - 1
 # Tokens of a pattern, for finding sets: a "]" directly after "[" does not end the set.
 _SET_TOKEN = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
-# The form that librdkafka accepts. The client would report a malformed broker only after its first timeouts.
-_BROKER = re.compile(
-    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9a-f:.%a-z]+\]|[^\s:/@\[\]]+)(:(?P<port>[0-9]{1,5}))?",
-    re.IGNORECASE,
-)
-PORT_MAX = 65_535
 
 
 def text(value: str) -> str:
@@ -40,9 +34,8 @@ def local_path(value: str) -> str:
 
 
 def broker_list(value: str) -> str:
-    """Check a comma-separated list of `[protocol://]host[:port]` and return it unchanged."""
-    found = [_BROKER.fullmatch(entry.strip()) for entry in value.split(",") if entry.strip()]
-    if not found or not all(match and 1 <= int(match["port"] or 1) <= PORT_MAX for match in found):
+    """Return a list of brokers unchanged, see `is_broker_list`."""
+    if not is_broker_list(value):
         raise ValueError
     return value.strip()
 

@@ -46,24 +46,24 @@ P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 Row = dict[str, Any]
 
 
-def settings_of(options: SourceOptions) -> dict[str, Any]:
+def settings_of(options: SourceOptions, queued_bytes: int = 8 * MIB) -> dict[str, Any]:
     # The embedded broker's transaction markers have no checksum.
-    return reading_client_settings(options, 8 * MIB) | {"check.crcs": False}
+    return reading_client_settings(options, queued_bytes) | {"check.crcs": False}
 
 
-def make_native(options: SourceOptions) -> FetchClient:
+def make_native(options: SourceOptions, queued_bytes: int = 8 * MIB) -> FetchClient:
     library = native_library()
     if not isinstance(library, NativeLibrary):
         # Where it must not be left out, a compiler that is missing is a failure.
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"not built: {library}")
-    return NativeClient(options, settings_of(options), library)
+    return NativeClient(options, settings_of(options, queued_bytes), library)
 
 
-def make_python(options: SourceOptions) -> FetchClient:
-    return PythonClient(options, settings_of(options))
+def make_python(options: SourceOptions, queued_bytes: int = 8 * MIB) -> FetchClient:
+    return PythonClient(options, settings_of(options, queued_bytes))
 
 
-MAKERS: dict[str, Callable[[SourceOptions], FetchClient]] = {"native": make_native, "python": make_python}
+MAKERS: dict[str, Callable[..., FetchClient]] = {"native": make_native, "python": make_python}
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -13,40 +12,16 @@ import pytest
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.driver.fast_lane import FastLane
 from spark_groupsource.embedded import EmbeddedKafka
-from spark_groupsource.executor.clients.choose import native_library
-from spark_groupsource.executor.clients.error_events import reading_client_settings
-from spark_groupsource.executor.clients.native import NativeClient, NativeLibrary
 from spark_groupsource.executor.clients.port import FetchClient
-from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_task
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
-from spark_groupsource.options.parse import parse_options
+from tests.embedded.test_clients import MAKERS, MIB, options_of
 
 PARTITIONS, RECORDS = 6, 40
 Rows = list[tuple[int, int]]
-
-
-def make_native(options: SourceOptions) -> FetchClient:
-    library = native_library()
-    if not isinstance(library, NativeLibrary):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"not built: {library}")
-    return NativeClient(options, reading_client_settings(options, 1024 * 1024), library)
-
-
-def make_python(options: SourceOptions) -> FetchClient:
-    return PythonClient(options, reading_client_settings(options, 1024 * 1024))
-
-
-MAKERS = {"native": make_native, "python": make_python}
-
-
-def options_of(kafka: EmbeddedKafka) -> SourceOptions:
-    return parse_options(
-        {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": "g", "subscribe": "orders"}
-    )
 
 
 @pytest.fixture
@@ -63,7 +38,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 @pytest.fixture(params=MAKERS)
 def make(request: pytest.FixtureRequest) -> Callable[[SourceOptions], FetchClient]:
     """Return the maker of one of both clients."""
-    return MAKERS[request.param]
+    return functools.partial(MAKERS[request.param], queued_bytes=MIB)
 
 
 def ranges_of(numbers: Iterable[int], start: int, end: int) -> tuple[OffsetRange, ...]:

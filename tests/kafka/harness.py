@@ -110,6 +110,13 @@ def check_commands(
     assert call("status").returncode == 3
 
 
+def assert_once(queries: Iterable[Any], everything: set[Record]) -> None:
+    """Assert that the queries completed each record once: none lost, none doubled."""
+    total = sum((query.completed_records() for query in queries), start=Counter[Record]())
+    assert set(total) == everything
+    assert {record: times for record, times in total.items() if times > 1} == {}
+
+
 def wait_for(
     what: str, condition: Callable[[], Any], timeout_s: float = 90.0, evidence: Callable[[], str] = str
 ) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,11 @@ CLASSIC, CONSUMER = "classic", "consumer"
 AVAILABLE_NOW = {"availableNow": True}
 SHORT_TRIGGERS = {"processingTime": "200 milliseconds"}
 TIME_MS = 1_700_000_000_000
+
+
+def each(topic: str, *values: int) -> str:
+    """Return an option's JSON with these values of partitions 0, 1 and so on."""
+    return json.dumps({topic: {str(number): value for number, value in enumerate(values)}})
 
 
 class LocalQuery:

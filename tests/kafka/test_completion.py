@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -24,7 +24,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from .application import Application, AppQuery, Batch, Sink
-from .harness import Independent, Query, Record, wait_for
+from .harness import Independent, Record, assert_once, wait_for
 from .holding import Events, Gate, held_until_assigned, released, tails
 from .test_takeover import with_protocol
 
@@ -49,13 +49,6 @@ def offset_log(application: Application, version: str) -> Iterator[None]:
         yield
     finally:
         application.spark.conf.unset(name)
-
-
-def assert_once(queries: Sequence[AppQuery | Query], everything: set[Record]) -> None:
-    """F1 and F2."""
-    total = sum((query.completed_records() for query in queries), start=Counter[Record]())
-    assert set(total) == everything
-    assert {record: times for record, times in total.items() if times > 1} == {}
 
 
 def first_with_partitions_s(seen: Events, since_s: float) -> float:

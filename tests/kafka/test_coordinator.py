@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from spark_groupsource.membership.lock_states import LockState
 from spark_groupsource.membership.owner_lock import OwnerLock, lock_options
 from tests.faults.observe.describer import Describer
-from tests.realkafka.groupwire import parse_heartbeat
+from tests.realkafka.groupwire import acknowledges, joins, parse_heartbeat
 from tests.realkafka.proxy import Action, Api, KafkaProxy, On, Rule
 from tests.realkafka.realkafka import RealKafka, RealKafkaError
 from tests.realkafka.wire import Request
@@ -180,15 +180,6 @@ def proxy(kafka: RealKafka) -> Iterator[KafkaProxy]:
 # --- the five phases of a rebalance
 
 
-def _joins(request: Request) -> bool:
-    return parse_heartbeat(request).member_epoch == 0
-
-
-def _acknowledges(request: Request) -> bool:
-    heartbeat = parse_heartbeat(request)
-    return heartbeat.member_epoch > 0 and heartbeat.owned is not None
-
-
 def _just_beats(request: Request) -> bool:
     heartbeat = parse_heartbeat(request)
     return heartbeat.member_epoch > 0 and heartbeat.owned is None
@@ -215,7 +206,7 @@ def classic_rules(proxy: KafkaProxy, phase: str) -> list[Rule]:
 def kip848_rules(_proxy: KafkaProxy, phase: str) -> list[Rule]:
     """Return the same for KIP-848: the newcomer joins, the other acknowledges a revoke, the newcomer an assignment."""
     on = On.RESPONSE if phase.startswith("after") else On.REQUEST
-    where = {"join": _joins, "sync": _acknowledges, "heartbeat": _just_beats}[phase.rpartition(" ")[2]]
+    where = {"join": joins, "sync": acknowledges, "heartbeat": _just_beats}[phase.rpartition(" ")[2]]
     names = {"join": ["second"], "sync": ["first", "second"], "heartbeat": ["second"]}[phase.rpartition(" ")[2]]
     return [Rule(Api.CONSUMER_GROUP_HEARTBEAT, client=f"{name}-member", on=on, where=where) for name in names]
 

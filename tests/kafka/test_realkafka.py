@@ -7,9 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,18 +19,11 @@ from tests import checkout
 from tests.realkafka import jars
 from tests.realkafka.realkafka import RealKafka, RealKafkaError, find_java
 
-from .harness import check_commands
+from .harness import check_commands, wait_for
 
 pytestmark = pytest.mark.kafka
 
 _WAIT_S = 30.0
-
-
-def _eventually(what: str, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_S
-    while not done():
-        assert time.monotonic() < deadline, f"waited {_WAIT_S} s for {what}"
-        time.sleep(0.05)
 
 
 def _answers(servers: str, timeout_s: float) -> bool:
@@ -85,8 +76,8 @@ def test_brokers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     finally:
         owner.send_signal(signal.SIGKILL)
         owner.communicate(timeout=_WAIT_S)
-    _eventually("the broker to end after its owner", lambda: not _alive(broker))
-    _eventually("the data to be removed", lambda: not run_dir.exists())
+    wait_for("the broker to end after its owner", lambda: not _alive(broker), _WAIT_S)
+    wait_for("the data to be removed", lambda: not run_dir.exists(), _WAIT_S)
 
 
 def test_the_command_line_starts_shows_and_stops(tmp_path: Path) -> None:

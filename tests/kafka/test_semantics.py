@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
-from .local_query import TIME_MS, Filler, Streams, classic, fill, streams
+from .local_query import TIME_MS, Filler, Streams, classic, each, fill, streams
 
 __all__ = ["classic", "fill", "streams"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
-def each(topic: str, *values: int) -> str:
-    return json.dumps({topic: {str(number): value for number, value in enumerate(values)}})
 
 
 # --- where a query starts

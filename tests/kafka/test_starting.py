@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from .conftest import ReadAll
 from .harness import Independent, wait_for
 from .holding import Events, Held, released
-from .local_query import TIME_MS, Filler, fill, open_transaction
+from .local_query import TIME_MS, Filler, each, fill, open_transaction
 from .test_drain import Scene, make_scene
 
 __all__ = ["fill", "make_scene"]
@@ -32,10 +32,6 @@ def filled(fill: Filler) -> str:
 
 def counts(frame: DataFrame) -> dict[int, int]:
     return {row.partition: row["count"] for row in frame.groupBy("partition").count().collect()}
-
-
-def each(topic: str, *values: int) -> str:
-    return json.dumps({topic: {str(number): value for number, value in enumerate(values)}})
 
 
 def test_each_partition_at_its_own_offset(read_all: ReadAll, filled: str, client: Independent, group: str) -> None:

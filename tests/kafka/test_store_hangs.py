@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from .application import Application
-from .harness import Independent, Query, wait_for
+from .harness import Independent, Query, assert_once, wait_for
 from .holding import Events
 from .slow_store import slow_store
-from .test_completion import assert_once
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka

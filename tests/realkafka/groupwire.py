@@ -54,6 +54,17 @@ class _Body:
         return int(_EPOCH.unpack_from(self._data, self._position - _EPOCH.size)[0])
 
 
+def joins(request: Request) -> bool:
+    """Return whether a heartbeat joins the group."""
+    return parse_heartbeat(request).member_epoch == 0
+
+
+def acknowledges(request: Request) -> bool:
+    """Return whether a heartbeat of a member acknowledges its partitions."""
+    heartbeat = parse_heartbeat(request)
+    return heartbeat.member_epoch > 0 and heartbeat.owned is not None
+
+
 def parse_heartbeat(request: Request) -> GroupHeartbeat:
     """Read a ConsumerGroupHeartbeat request. Raises WireError for another request."""
     if request.api_key != Api.CONSUMER_GROUP_HEARTBEAT or request.api_version not in (0, 1):

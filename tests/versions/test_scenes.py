@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests import checkout
-from tests.kafka.harness import Independent, Query, newest_commit, planned_records, wait_for
+from tests.kafka.harness import Independent, Query, assert_once, newest_commit, planned_records, wait_for
 from tests.kafka.table_sinks import table_records
 
 from .applications import SharedQuery, VersionedApplication
@@ -35,13 +35,6 @@ def add(client: Independent, topic: str, name: str, count: int = 300, partitions
     client.produce(topic, (f"{name}{n}" for n in range(count)), partitions)
 
 
-def assert_once(client: Independent, topic: str, *queries: Query) -> None:
-    """Assert that the queries completed each record of the topic once: none lost, none doubled."""
-    total = sum((query.completed_records() for query in queries), Counter())
-    assert set(total) == client.records(topic)
-    assert set(total.values()) == {1}
-
-
 def share_and_take_over(client: Independent, topic: str, group: str, *, leaves: Query, stays: Query) -> None:
     """Let two members of one group share four partitions; one stops, and the other reads on alone, each record once."""
 
@@ -55,7 +48,7 @@ def share_and_take_over(client: Independent, topic: str, group: str, *, leaves: 
     add(client, topic, "c", partitions=4)
     wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, stays.log)
     stays.stop()
-    assert_once(client, topic, leaves, stays)
+    assert_once([leaves, stays], client.records(topic))
 
 
 def options_of(protocol: str, options: dict[str, str]) -> dict[str, str]:
@@ -183,7 +176,7 @@ def test_the_first_batch_of_a_query_with_state_is_marked_and_a_new_query_fails(
     add(client, topic, "b", partitions=2)
     first.wait_for_records(client.records(topic))
     first.stop()
-    assert_once(client, topic, first)
+    assert_once([first], client.records(topic))
 
 
 def test_a_drained_query_repeats_nothing(
@@ -202,7 +195,7 @@ def test_a_drained_query_repeats_nothing(
     second = start_query("second", options)
     wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, second.log)
     second.stop()
-    assert_once(client, topic, first, second)
+    assert_once([first, second], client.records(topic))
 
 
 # --- queries that end by themselves
@@ -303,7 +296,7 @@ def test_the_wrapper_for_available_now_ends_the_query(
     code = run.wait_ended()
     if not is_old:
         assert code == 0
-        assert_once(client, topic, run)
+        assert_once([run], client.records(topic))
         return
     assert code == 1
     assert "[GROUPKAFKA.PLAN_NOT_RUN]" in run.failure()
@@ -334,7 +327,7 @@ def test_limits_hold_in_each_batch(
     query.wait_for_records(client.records(topic))
     query.stop()
     assert {len(rows) for rows in query.completed_batches().values()} == sizes
-    assert_once(client, topic, query)
+    assert_once([query], client.records(topic))
 
 
 def test_a_batch_that_spark_runs_without_the_source_is_complete(
@@ -414,7 +407,7 @@ def test_a_sink_of_your_own_takes_arrow_batches(
     add(client, topic, "b")
     wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, query.log)
     query.stop()
-    assert_once(client, topic, query)
+    assert_once([query], client.records(topic))
 
 
 # --- several versions

@@ -22,7 +22,6 @@ from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, kafka_error
 from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, few_records_settings, outsider_settings
 from spark_groupsource.client.tokens import new_admin, new_consumer
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.cluster.admin import answer_of
 from spark_groupsource.options.model import SourceOptions
 
 # The client's debug line about a broker's request types; no function of the client returns them. Each broker has a
@@ -87,9 +86,9 @@ class ClusterFacts(GroupAdmin):
         wanted = TopicCollection([name])
         try:
             answer = self._ask(
-                lambda timeout: self._client.describe_topics(
-                    wanted, include_authorized_operations=True, request_timeout=timeout
-                )[name],
+                lambda client: client.describe_topics(
+                    wanted, include_authorized_operations=True, request_timeout=CONTACT_TIMEOUT_S
+                )[name]
             )
         except KafkaException as error:
             return self._rights_of(error, "DescribeTopics")
@@ -113,8 +112,8 @@ class ClusterFacts(GroupAdmin):
         wanted = {ClientPartition(topic, number): _NEWEST for number in range(partitions)}
         newest: list[int] = []
         try:
-            for future in self._client.list_offsets(wanted, request_timeout=CONTACT_TIMEOUT_S).values():
-                answer = answer_of(self._client, future, self._transport)
+            for future in self._requests.client().list_offsets(wanted, request_timeout=CONTACT_TIMEOUT_S).values():
+                answer = self._requests.answer(future)
                 newest += [answer.timestamp] if answer.timestamp > 0 else []
         except KafkaException:
             # Brokers before 3.0 do not support the request; a missing right on the topic is reported elsewhere.
@@ -130,7 +129,7 @@ class ClusterFacts(GroupAdmin):
         logger.addHandler(batches)
         settings = few_records_settings(self._options, "doctor") | {"logger": logger, "debug": "msg", "log_level": 7}
         with creating_client(self._options):
-            consumer = new_consumer(settings | {"error_cb": self._transport, "auto.offset.reset": "latest"})
+            consumer = new_consumer(settings | {"error_cb": self._requests.transport, "auto.offset.reset": "latest"})
         left = set(range(min(partitions, _MAX_BATCHES)))
         deadline_s = time.monotonic() + _BATCHES_S
         try:

@@ -52,11 +52,11 @@ class AssignedPartitions(LibrdkafkaGroup):
 
     def poll(self) -> None:
         """See `GroupPort`."""
-        if self._due and self._listener is not None:
+        if self._due:
             self._due = False
             found = members(self._options)
             if found:
-                self._fail(self._in_use(f"members {', '.join(sorted(found))}"))
+                self._listener.on_error(self._in_use(f"members {', '.join(sorted(found))}"))
             else:
                 self._listener.on_assigned(self._options.subscription.partitions)
         super().poll()

@@ -122,6 +122,9 @@ class _Life(Enum):
 class LibrdkafkaGroup:
     """Implement `GroupPort` on `confluent_kafka.Consumer`."""
 
+    # Set by `open`, which creates the client: nothing is reported before.
+    _listener: MemberListener
+
     def __init__(
         self,
         options: SourceOptions,
@@ -131,7 +134,6 @@ class LibrdkafkaGroup:
         self._options = options
         self._make_client = make_client
         self._consumer: Consumer | None = None
-        self._listener: MemberListener | None = None
         self._callback_error: BaseException | None = None
         self._transport = TransportState(options.token_login, clock)
         self._clock = clock or SystemClock()
@@ -191,15 +193,12 @@ class LibrdkafkaGroup:
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """See `GroupPort`."""
-        listener = self._listener
-        if listener is None:
-            raise RuntimeError("subscribe before open")
         try:
             self._client().subscribe(
                 list(topics),
-                on_assign=self._guarded(lambda _, parts: self._pass_on(listener.on_assigned, parts)),
-                on_revoke=self._guarded(lambda _, parts: self._pass_on(listener.on_revoked, parts)),
-                on_lost=self._guarded(lambda _, parts: self._pass_on(listener.on_lost, parts)),
+                on_assign=self._guarded(lambda _, parts: self._pass_on(self._listener.on_assigned, parts)),
+                on_revoke=self._guarded(lambda _, parts: self._pass_on(self._listener.on_revoked, parts)),
+                on_lost=self._guarded(lambda _, parts: self._pass_on(self._listener.on_lost, parts)),
             )
         except KafkaException as error:
             raise self._mapped(error, "subscribe") from None
@@ -267,7 +266,7 @@ class LibrdkafkaGroup:
         if not is_classic or not self._incremental or self._options.instance_id:
             return
         # R111: it leaves when it unsubscribes; a static member must not leave
-        if self._listener is not None and not consumer.assignment():
+        if not consumer.assignment():
             consumer.unsubscribe()
             ends = Deadline(self._clock, _LEAVE_S)
             # R111: a client that leaves has no member id any more
@@ -390,7 +389,7 @@ class LibrdkafkaGroup:
         if error.code() == KafkaError._FATAL or error.fatal():
             self._on_fatal(error)
         elif self._transport.refused_for_good:
-            self._fail(map_error(self._options, error, "connect", self._transport))
+            self._listener.on_error(map_error(self._options, error, "connect", self._transport))
 
     def _on_statistics(self, text: str) -> None:
         statistics = json.loads(text)
@@ -401,7 +400,7 @@ class LibrdkafkaGroup:
             # The client is connected to its coordinator, so its identity was accepted.
             self._transport.worked()
             self._joining.saw(group.get("join_state", "steady"))
-        if group is not None and self._listener is not None:
+        if group is not None:
             self._listener.on_coordinator(known)
 
     def _count_lost_answers(self, brokers: Mapping[str, Any]) -> None:
@@ -409,7 +408,7 @@ class LibrdkafkaGroup:
         # The coordinator is a broker of its own in the client's statistics.
         lost = sum(broker.get("req_timeouts", 0) for broker in brokers.values() if broker.get("source") == "logical")
         before, self._lost_answers = self._lost_answers, lost
-        if lost > before and self._listener is not None:
+        if lost > before:
             self._listener.on_answer_lost()
 
     def _on_poll_error(self, error: KafkaError) -> None:
@@ -421,9 +420,9 @@ class LibrdkafkaGroup:
             error = KafkaError(error.code(), f"{error.str()}; {others(self._options)}")
         group_error = map_group_error(self._options, error)
         if group_error is not None:
-            self._fail(group_error)
+            self._listener.on_error(group_error)
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            self._fail(map_error(self._options, error, "subscribe", self._transport, topic))
+            self._listener.on_error(map_error(self._options, error, "subscribe", self._transport, topic))
         elif error.code() in _PASSING:
             LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
         else:
@@ -450,8 +449,7 @@ class LibrdkafkaGroup:
 
     def _report_unusable(self) -> None:
         self._life = _Life.UNUSABLE
-        if self._listener is not None:
-            self._listener.on_unusable()
+        self._listener.on_unusable()
 
     def _on_fatal(self, error: KafkaError) -> None:
         """Handle an error after which the client is of no use.
@@ -464,7 +462,7 @@ class LibrdkafkaGroup:
             return
         cause = _cause(error)
         if cause == KafkaError.UNRELEASED_INSTANCE_ID:
-            if self._life is not _Life.UNRELEASED and self._listener is not None:
+            if self._life is not _Life.UNRELEASED:
                 self._life = _Life.UNRELEASED
                 self._listener.on_instance_id_unreleased()
         # R73: a new client creates the group again
@@ -472,9 +470,9 @@ class LibrdkafkaGroup:
             # All members were cut off, and the group was deleted (KIP-848).
             self._report_unusable()
         else:
-            reason = error.str()
+            group, reason = self._options.group_id, error.str()
             mapped = map_group_error(self._options, KafkaError(cause, reason))
-            self._fail(mapped or MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason=reason))
+            self._listener.on_error(mapped or MembershipError(errors.MEMBER_FAILED, group=group, reason=reason))
 
     # --- helpers
 
@@ -483,13 +481,8 @@ class LibrdkafkaGroup:
             raise MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason="its client is closed")
         return self._consumer
 
-    def _fail(self, error: errors.GroupKafkaError) -> None:
-        if self._listener is not None:
-            self._listener.on_error(error)
-
     def _report(self, result: CommitResult) -> None:
-        if self._listener is not None:
-            self._listener.on_commit_result(result)
+        self._listener.on_commit_result(result)
 
     def _mapped(self, error: KafkaException, request: str) -> errors.GroupKafkaError:
         return map_error(self._options, kafka_error(error), request, self._transport)

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-defined]
 
-from spark_groupsource.client.errors import TransportState
-from spark_groupsource.cluster.admin import admin_client, answer_of, destroy
+from spark_groupsource.clock import SystemClock
+from spark_groupsource.cluster.admin import AdminRequests
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.options.model import SourceOptions
 
@@ -31,13 +31,12 @@ def members(options: SourceOptions) -> list[str]:
 
 
 def _described(options: SourceOptions) -> ConsumerGroupDescription:
-    transport = TransportState(options.token_login)
-    client = admin_client(options, transport)
+    requests = AdminRequests(options, SystemClock())
     try:
-        asked = client.describe_consumer_groups([options.group_id], request_timeout=10)
-        group: ConsumerGroupDescription = answer_of(client, asked[options.group_id], transport)
+        asked = requests.client().describe_consumer_groups([options.group_id], request_timeout=10)
+        group: ConsumerGroupDescription = requests.answer(asked[options.group_id])
     finally:
-        destroy(client)
+        requests.forget()
     return group
 
 

@@ -15,20 +15,11 @@ from tests.faults.inject.process import taken_after, victim_of
 from tests.faults.observe.observer import attempt
 from tests.faults.rig.rig import MEMBER, Done, Rig
 from tests.faults.waiting import RigError, wait_for
-from tests.realkafka.groupwire import parse_heartbeat
+from tests.realkafka.groupwire import acknowledges, joins
 from tests.realkafka.proxy import Action, Api, On, Rule
 from tests.realkafka.wire import Request
 
 _FIRE_S = 180.0
-
-
-def _joins(request: Request) -> bool:
-    return parse_heartbeat(request).member_epoch == 0
-
-
-def _acknowledges(request: Request) -> bool:
-    heartbeat = parse_heartbeat(request)
-    return heartbeat.member_epoch > 0 and heartbeat.owned is not None
 
 
 def _rule(rig: Rig, classic: Api, where: Callable[[Request], bool] | None, client: str, on: On) -> Rule:
@@ -80,7 +71,7 @@ def cut_at_join(rig: Rig, on: On) -> Done:
     """The connection is cut at a query's JoinGroup, or KIP-848's heartbeat of that meaning."""
     victim = victim_of(rig)
     rig.fleet.stop(victim)
-    rule = rig.kafka.proxy.add(_rule(rig, Api.JOIN_GROUP, _joins, victim.name + MEMBER, on))
+    rule = rig.kafka.proxy.add(_rule(rig, Api.JOIN_GROUP, joins, victim.name + MEMBER, on))
     rig.fleet.start(victim)
     _wait_fired(rig, rule)
     return Done(victim.name, False)
@@ -89,7 +80,7 @@ def cut_at_join(rig: Rig, on: On) -> Done:
 def cut_at_sync(rig: Rig, on: On) -> Done:
     """The connection is cut at a member's SyncGroup, or KIP-848's acknowledgement, while another query leaves."""
     other = victim_of(rig)
-    rule = rig.kafka.proxy.add(_rule(rig, Api.SYNC_GROUP, _acknowledges, MEMBER, on))
+    rule = rig.kafka.proxy.add(_rule(rig, Api.SYNC_GROUP, acknowledges, MEMBER, on))
     rig.fleet.stop(other)
     _wait_fired(rig, rule)
     rig.fleet.start(other)

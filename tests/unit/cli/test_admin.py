@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from spark_groupsource import errors
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.exporter.rounds import Exporter
+from spark_groupsource.cluster.admin import AdminRequests
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.model.commit_metadata import CommitItem
 from tests.unit.cli.exporter.test_command import FakeKafka, up
@@ -87,7 +89,12 @@ class FakeClient:
 
 
 def admin_on(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> GroupAdmin:
-    monkeypatch.setattr("spark_groupsource.cli.admin.admin_client", lambda *_: client)
+    return admin_that_makes(lambda *_: client, monkeypatch)
+
+
+def admin_that_makes(make_client: Callable[..., FakeClient], monkeypatch: pytest.MonkeyPatch) -> GroupAdmin:
+    requests = partial(AdminRequests, make_client=make_client)  # type: ignore[arg-type]
+    monkeypatch.setattr("spark_groupsource.cli.admin.AdminRequests", requests)
     return GroupAdmin(make_options(), ManualClock(), lambda _: None)
 
 
@@ -132,20 +139,17 @@ def test_the_exporter_goes_on_without_a_broker(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_client_whose_request_timed_out_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would abort the process when the coordinator is back: that of the exporter, or of `group --watch`."""
-    made: list[FakeClient] = []
-
-    def make(*_: object) -> FakeClient:
-        made.append(FakeClient({}))
-        return made[-1]
+    clients = [FakeClient({}), FakeClient({"one": ["orders"]})]
+    made = iter(clients)
 
     def timed_out(_timeout: float) -> Future[Any]:
         answer: Future[Any] = Future()
         answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
         return answer
 
-    monkeypatch.setattr("spark_groupsource.cli.admin.admin_client", make)
-    admin = GroupAdmin(make_options(), ManualClock(), lambda _: None)
-    made[0].describe_consumer_groups = lambda *_, request_timeout, **__: {"orders": timed_out(request_timeout)}  # type: ignore[attr-defined]
+    clients[0].describe_consumer_groups = lambda *_, request_timeout, **__: {"orders": timed_out(request_timeout)}  # type: ignore[attr-defined]
+    admin = admin_that_makes(lambda *_: next(made), monkeypatch)
     with pytest.raises(KafkaUnavailableError):
         admin.described("orders")
-    assert [client.is_destroyed for client in made] == [True, False]
+    assert admin.group_names() == ["orders"]
+    assert [client.is_destroyed for client in clients] == [True, False]

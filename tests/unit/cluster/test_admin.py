@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Uuid
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, TransportState
-from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S, LibrdkafkaCluster, answer_of
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S
+from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S, AdminRequests, LibrdkafkaCluster
 from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
 from spark_groupsource.errors import CommandError, GroupKafkaError, KafkaUnavailableError
 from spark_groupsource.model.offsets import NO_TOPIC_ID, TopicPartition
@@ -149,6 +149,10 @@ class SlowAdmin(FakeAdmin):
 
 def cluster_of(admin: FakeAdmin, clock: ManualClock, abandoned: Callable[[], bool] = lambda: False) -> Any:
     return LibrdkafkaCluster(make_options(), clock, clock.advance, abandoned, lambda *_: admin)  # type: ignore[arg-type,return-value]
+
+
+def requests_of(admin: FakeAdmin) -> AdminRequests:
+    return AdminRequests(make_options(), ManualClock(), lambda *_: admin)  # type: ignore[arg-type,return-value]
 
 
 def heal_after(seconds: float, cluster: Any, clock: ManualClock, heal: Callable[[], object]) -> None:
@@ -455,33 +459,32 @@ def test_an_error_that_does_not_heal_is_reported_at_once() -> None:
 
 def test_a_refused_identity_is_not_waited_for() -> None:
     """The client tells its errors only to who polls it, and the request itself is never answered."""
-    transport = TransportState(None)
 
     class Refused(FakeAdmin):
         def poll(self, timeout_s: float) -> None:
-            transport(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+            requests.transport(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
 
-    waiting: Future[Any] = Future()
-    client: Any = Refused()
+    requests = requests_of(Refused())
+    requests.client()
     with pytest.raises(KafkaException) as raised:
-        answer_of(client, waiting, transport)
+        requests.answer(Future())
     assert raised.value.args[0].code() == KafkaError._AUTHENTICATION
     assert "wrong password" in raised.value.args[0].str()
 
 
 def test_a_refused_identity_that_worked_before_may_heal() -> None:
     """A request takes longer than a moment, and meanwhile the provider of tokens is away: the answer still comes."""
-    transport = TransportState(None, ManualClock())
-    transport.worked()
     answer: Future[str] = Future()
 
     class Hiccup(FakeAdmin):
         def poll(self, timeout_s: float) -> None:
-            transport(KafkaError(KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: 404"))
+            requests.transport(KafkaError(KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: 404"))
             answer.set_result("there")
 
-    client: Any = Hiccup()
-    assert answer_of(client, answer, transport) == "there"
+    requests = requests_of(Hiccup())
+    requests.transport.worked()
+    requests.client()
+    assert requests.answer(answer) == "there"
 
 
 def test_brokers_without_topic_ids_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

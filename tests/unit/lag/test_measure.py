@@ -44,6 +44,9 @@ class ConfigAdmin:
     def __exit__(self, *_: object) -> None:
         """Have nothing to free."""
 
+    def poll(self, _timeout_s: float) -> None:
+        """Have nothing to report."""
+
     def describe_configs(self, resources: list[Any], **_: object) -> dict[Any, Future[Any]]:
         self.asked += 1
         future: Future[Any] = Future()

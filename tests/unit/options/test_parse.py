@@ -438,6 +438,8 @@ def test_brokers(value: str) -> None:
         ("kafka.bootstrap.servers", "broker:65536"),
         ("kafka.bootstrap.servers", "broker:9092;other:9092"),
         ("kafka.bootstrap.servers", "broker 9092"),
+        ("executor.kafka.bootstrap.servers", "broker:abc"),
+        ("executor.kafka.bootstrap.servers", "http://broker:9092"),
         ("kafka.group.id", ""),
         ("subscribe", ""),
         ("subscribe", " , "),

@@ -70,6 +70,9 @@ class Part:
 class KafkaPythonGroup:
     """Implement `GroupPort` on `kafka.KafkaConsumer`. Offers the strategies of `offered`, the preferred one first."""
 
+    # Set by `open`, which creates the client: nothing is reported before.
+    _listener: MemberListener
+
     def __init__(
         self,
         options: SourceOptions,
@@ -82,7 +85,6 @@ class KafkaPythonGroup:
         self._offered = tuple(offered)
         self._protocol = protocol
         self._settings = settings
-        self._listener: MemberListener | None = None
         self._internals: Internals | None = None
         self._poller: Poller | None = None
         self._callbacks: Callbacks | None = None
@@ -158,23 +160,21 @@ class KafkaPythonGroup:
     def poll(self) -> None:
         """See `GroupPort`."""
         self._serve()
-        if self._listener is None:
-            return
         if self._refused_until is not None and self._refused_until.expired():
             group = self._options.group_id
             self._listener.on_error(MembershipError(errors.ASSIGNMENT_REFUSED, group=group, reason=self._refusal))
         if self._internals is not None:
             self._listener.on_coordinator(self._internals.coordinator_known)
-            self._check_identity(self._internals.heartbeat_answered_s, self._listener)
+            self._check_identity(self._internals.heartbeat_answered_s)
 
-    def _check_identity(self, answered_s: float, listener: MemberListener) -> None:
+    def _check_identity(self, answered_s: float) -> None:
         """Report an identity that is refused for good; see `TransportState`."""
         self._identity.learn()
         if answered_s > self._heartbeat_s:
             self._heartbeat_s = answered_s
             self._identity.transport.worked()
         if self._identity.transport.refused_for_good:
-            listener.on_error(not_authenticated(self._options, self._identity.transport.text))
+            self._listener.on_error(not_authenticated(self._options, self._identity.transport.text))
 
     def stay_out(self) -> None:
         """See `GroupPort`."""
@@ -183,13 +183,12 @@ class KafkaPythonGroup:
             self._internals.refuse_to_join()
 
     def _serve(self) -> None:
-        listener = self._listener
-        while listener is not None:
+        while True:
             try:
                 event = self._events.get_nowait()
             except queue.Empty:
                 break
-            self._handle(event, listener)
+            self._handle(event)
 
     def close(self) -> None:
         """See `GroupPort`. The client first gives up its partitions, whose callback this thread must serve.
@@ -213,27 +212,27 @@ class KafkaPythonGroup:
 
     # --- events
 
-    def _handle(self, event: Happened | CommitResult | Part, listener: MemberListener) -> None:
+    def _handle(self, event: Happened | CommitResult | Part) -> None:
         if isinstance(event, CommitResult):
             if event.acknowledged:
                 self._identity.transport.worked()
-            listener.on_commit_result(event)
+            self._listener.on_commit_result(event)
         elif isinstance(event, Part):
-            self._report_part(event, listener)
+            self._report_part(event)
         else:
             try:
-                self._report(event, listener)
+                self._report(event)
             finally:
                 if event.answer is not None and self._internals is not None:
                     self._internals.call_soon(event.answer.success, None)
 
-    def _report_part(self, part: Part, listener: MemberListener) -> None:
+    def _report_part(self, part: Part) -> None:
         """Report the leader's note to the listener.
 
         If the strategy refuses, a member without any partition so far has nothing to read. It waits `_REFUSAL_S` before
         it fails: topics that must be alike are created, or get partitions, one after the other.
         """
-        listener.on_note(tuple(sorted(part.note.standby)), part.note.error)
+        self._listener.on_note(tuple(sorted(part.note.standby)), part.note.error)
         if not part.note.error:
             # An empty part may come from a leader that knows no topic yet.
             self._served, self._refused_until = self._served or bool(part.active), None
@@ -241,19 +240,19 @@ class KafkaPythonGroup:
             self._refusal = part.note.error
             self._refused_until = self._refused_until or Deadline(self._clock, _REFUSAL_S)
 
-    def _report(self, event: Happened, listener: MemberListener) -> None:
+    def _report(self, event: Happened) -> None:
         match event.kind:
             case Kind.ASSIGNED:
                 self._identity.transport.worked()
-                listener.on_assigned(event.partitions)
+                self._listener.on_assigned(event.partitions)
             case Kind.REVOKED:
-                listener.on_revoked(event.partitions)
+                self._listener.on_revoked(event.partitions)
             case Kind.LOST:
-                listener.on_lost(event.partitions)
+                self._listener.on_lost(event.partitions)
             case Kind.FAILED:
-                self._on_error(event.error or RuntimeError("unknown"), listener)
+                self._on_error(event.error or RuntimeError("unknown"))
 
-    def _on_error(self, error: BaseException, listener: MemberListener) -> None:
+    def _on_error(self, error: BaseException) -> None:
         if isinstance(error, client_errors.InconsistentGroupProtocolError):
             mapped: GroupKafkaError | None = self._nothing_in_common()
         elif is_refused_identity(error):
@@ -262,7 +261,7 @@ class KafkaPythonGroup:
         else:
             mapped = fatal(self._options, error)
         if mapped is not None:
-            listener.on_error(mapped)
+            self._listener.on_error(mapped)
         elif str(error) != self._passing:
             self._passing = str(error)
             LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
