@@ -82,14 +82,17 @@ _LEAVE_STEP_S = 0.02
 
 # States of librdkafka's `rd_kafka_cgrp_join_state_names` in which the client is done, or waits for the other members.
 _SETTLED = frozenset(("steady", "wait-join", "wait-sync"))
+# Under KIP-848 a member without partitions stays in this one.
+_IDLE = "init"
 _UNSETTLED_AFTER_S = 30.0
 
 
 class _Joining:
     """Warn once when the client has been in the middle of a rebalance for 30 s and waits for no other member."""
 
-    def __init__(self, group: str, clock: Clock) -> None:
-        self._group = group
+    def __init__(self, options: SourceOptions, clock: Clock) -> None:
+        self._group = options.group_id
+        self._settled = _SETTLED | ({_IDLE} if options.group_protocol is GroupProtocol.CONSUMER else set())
         self._clock = clock
         self._since_s: float | None = None
         self._is_reported = False
@@ -97,7 +100,7 @@ class _Joining:
     def saw(self, state: str) -> None:
         """Take notice of the client's state in its group."""
         now_s = self._clock.monotonic_s()
-        if state in _SETTLED:
+        if state in self._settled:
             self._since_s, self._is_reported = None, False
         elif self._since_s is None:
             self._since_s = now_s
@@ -135,7 +138,7 @@ class LibrdkafkaGroup:
         self._callback_error: BaseException | None = None
         self._transport = TransportState(options.token_login, clock)
         self._clock = clock or SystemClock()
-        self._joining = _Joining(options.group_id, self._clock)
+        self._joining = _Joining(options, self._clock)
         self._life = _Life.OPENED
         # The member id under which a static member was assigned its partitions.
         self._held_as = ""

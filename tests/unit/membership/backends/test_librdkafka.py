@@ -162,6 +162,15 @@ def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(caplo
         bed.clock.advance(seconds)
 
 
+def test_a_member_without_partitions_under_kip_848_is_in_no_rebalance(caplog: pytest.LogCaptureFixture) -> None:
+    """Its client says "init" until it gets a partition: for ever, with more members than partitions."""
+    bed = Bed(**{"kafka.group.protocol": "consumer"})
+    for state, said in (("init", 0), ("init", 0), ("wait-assign-call", 0), ("wait-assign-call", 1)):
+        bed.tell_coordinator("up", join_state=state)
+        assert caplog.text.count("does not finish a rebalance") == said
+        bed.clock.advance(60.0)
+
+
 # --- lost answers
 
 
