@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -22,7 +23,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
 from spark_groupsource.client.answers import decoded_offsets
-from spark_groupsource.client.errors import TransportState, kafka_error, map_error, map_group_error
+from spark_groupsource.client.errors import TransportState, kafka_error, map_error, map_group_error, topics_denied
 from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline, SystemClock
@@ -69,6 +70,8 @@ _FATAL_TEXTS = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: ("Group authorization failed",),
     KafkaError.GROUP_ID_NOT_FOUND: ("group id does not exist",),
 }
+# The client's text for a topic that it may not read, or that does not exist.
+_DENIED_TOPIC = re.compile(r"Subscribed topic not available: ([^\s:]+):")
 # Maximum delay in noticing a new partition or a new topic of a pattern. librdkafka's own default is five minutes.
 _METADATA_REFRESH_MS = "5000"
 # Only the client's statistics report whether it knows its coordinator.
@@ -419,14 +422,15 @@ class LibrdkafkaGroup:
         if error.fatal() or error.code() == KafkaError._FATAL:
             self._on_fatal(error)
             return
-        topic = self._options.subscription.value
+        topics = self._options.subscription.topics or [self._options.subscription.value]
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             error = KafkaError(error.code(), f"{error.str()}; {others(self._options)}")
         group_error = map_group_error(self._options, error)
         if group_error is not None:
             self._fail(group_error)
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            self._fail(map_error(self._options, error, "subscribe", self._transport, topic))
+            named = _DENIED_TOPIC.search(error.str() or "")
+            self._fail(topics_denied(self._options, [named[1]] if named else topics))
         elif error.code() in _PASSING:
             LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
         else:

@@ -171,6 +171,25 @@ def test_a_member_without_partitions_under_kip_848_is_in_no_rebalance(caplog: py
         bed.clock.advance(60.0)
 
 
+# --- a topic that the client may not read
+
+
+@pytest.mark.parametrize(
+    ("text", "resources"),
+    [
+        ("Subscribed topic not available: refunds: Broker: Topic authorization failed", "--topic 'refunds'"),
+        ("Broker: Topic authorization failed", "--topic 'orders' --topic 'refunds'"),
+    ],
+)
+def test_the_error_names_the_topic_that_the_client_may_not_read(text: str, resources: str) -> None:
+    bed = Bed(subscribe="orders,refunds")
+    answer = Answer(ClientPartition("refunds", 0), None)
+    answer.error = lambda: KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, text)  # type: ignore[assignment]
+    bed.client.poll = lambda timeout_s: answer  # type: ignore[assignment, method-assign]
+    bed.group.poll()
+    assert f"--operation Read {resources} --bootstrap" in str(bed.listener.errors[0])
+
+
 # --- lost answers
 
 
