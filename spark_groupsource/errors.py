@@ -399,7 +399,8 @@ READ_STALLED = Condition(
     "GROUPKAFKA.READ_STALLED",
     "Partition {topic}-{partition} returned no record for {timeout_s:.0f} s at offset {offset} (range [{start},"
     " {end})): {reason}",
-    "check the partition's leader; raise kafkaConsumer.pollTimeoutMs if the brokers are slow.",
+    "check the partition's leader, and the brokers' quotas for this client (docs/how-to/lag.md); raise"
+    " kafkaConsumer.pollTimeoutMs if the brokers are slow.",
     may_pass=True,
 )
 READ_FAILED = Condition(

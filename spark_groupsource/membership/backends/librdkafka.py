@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -22,7 +23,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
 from spark_groupsource.client.answers import decoded_offsets
-from spark_groupsource.client.errors import TransportState, kafka_error, map_error, map_group_error
+from spark_groupsource.client.errors import TransportState, kafka_error, map_error, map_group_error, topics_denied
 from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline, SystemClock
@@ -69,6 +70,8 @@ _FATAL_TEXTS = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: ("Group authorization failed",),
     KafkaError.GROUP_ID_NOT_FOUND: ("group id does not exist",),
 }
+# The client's text for a topic that it may not read, or that does not exist.
+_DENIED_TOPIC = re.compile(r"Subscribed topic not available: ([^\s:]+):")
 # Maximum delay in noticing a new partition or a new topic of a pattern. librdkafka's own default is five minutes.
 _METADATA_REFRESH_MS = "5000"
 # Only the client's statistics report whether it knows its coordinator.
@@ -82,14 +85,17 @@ _LEAVE_STEP_S = 0.02
 
 # States of librdkafka's `rd_kafka_cgrp_join_state_names` in which the client is done, or waits for the other members.
 _SETTLED = frozenset(("steady", "wait-join", "wait-sync"))
+# Under KIP-848 a member without partitions stays in this one.
+_IDLE = "init"
 _UNSETTLED_AFTER_S = 30.0
 
 
 class _Joining:
     """Warn once when the client has been in the middle of a rebalance for 30 s and waits for no other member."""
 
-    def __init__(self, group: str, clock: Clock) -> None:
-        self._group = group
+    def __init__(self, options: SourceOptions, clock: Clock) -> None:
+        self._group = options.group_id
+        self._settled = _SETTLED | ({_IDLE} if options.group_protocol is GroupProtocol.CONSUMER else set())
         self._clock = clock
         self._since_s: float | None = None
         self._is_reported = False
@@ -97,7 +103,7 @@ class _Joining:
     def saw(self, state: str) -> None:
         """Take notice of the client's state in its group."""
         now_s = self._clock.monotonic_s()
-        if state in _SETTLED:
+        if state in self._settled:
             self._since_s, self._is_reported = None, False
         elif self._since_s is None:
             self._since_s = now_s
@@ -137,7 +143,7 @@ class LibrdkafkaGroup:
         self._callback_error: BaseException | None = None
         self._transport = TransportState(options.token_login, clock)
         self._clock = clock or SystemClock()
-        self._joining = _Joining(options.group_id, self._clock)
+        self._joining = _Joining(options, self._clock)
         self._life = _Life.OPENED
         # The member id under which a static member was assigned its partitions.
         self._held_as = ""
@@ -415,14 +421,15 @@ class LibrdkafkaGroup:
         if error.fatal() or error.code() == KafkaError._FATAL:
             self._on_fatal(error)
             return
-        topic = self._options.subscription.value
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             error = KafkaError(error.code(), f"{error.str()}; {others(self._options)}")
         group_error = map_group_error(self._options, error)
         if group_error is not None:
             self._listener.on_error(group_error)
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            self._listener.on_error(map_error(self._options, error, "subscribe", self._transport, topic))
+            read = self._options.subscription
+            named = _DENIED_TOPIC.findall(error.str() or "") or read.topics or [read.value]
+            self._listener.on_error(topics_denied(self._options, named))
         elif error.code() in _PASSING:
             LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
         else:

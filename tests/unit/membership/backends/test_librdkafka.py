@@ -162,6 +162,34 @@ def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(caplo
         bed.clock.advance(seconds)
 
 
+def test_a_member_without_partitions_under_kip_848_is_in_no_rebalance(caplog: pytest.LogCaptureFixture) -> None:
+    """Its client says "init" until it gets a partition: for ever, with more members than partitions."""
+    bed = Bed(**{"kafka.group.protocol": "consumer"})
+    for state, said in (("init", 0), ("init", 0), ("wait-assign-call", 0), ("wait-assign-call", 1)):
+        bed.tell_coordinator("up", join_state=state)
+        assert caplog.text.count("does not finish a rebalance") == said
+        bed.clock.advance(60.0)
+
+
+# --- a topic that the client may not read
+
+
+@pytest.mark.parametrize(
+    ("text", "resources"),
+    [
+        ("Subscribed topic not available: refunds: Broker: Topic authorization failed", "--topic 'refunds'"),
+        ("Broker: Topic authorization failed", "--topic 'orders' --topic 'refunds'"),
+    ],
+)
+def test_the_error_names_the_topic_that_the_client_may_not_read(text: str, resources: str) -> None:
+    bed = Bed(subscribe="orders,refunds")
+    answer = Answer(ClientPartition("refunds", 0), None)
+    answer.error = lambda: KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, text)  # type: ignore[assignment]
+    bed.client.poll = lambda timeout_s: answer  # type: ignore[assignment, method-assign]
+    bed.group.poll()
+    assert f"--operation Read {resources} --bootstrap" in str(bed.listener.errors[0])
+
+
 # --- lost answers
 
 
