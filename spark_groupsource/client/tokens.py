@@ -374,7 +374,20 @@ class _TokenConsumer(Consumer):
 
 
 class _TokenAdmin(AdminClient):
-    """An admin client that can be referred to weakly. It is freed with its last reference, never closed."""
+    """An admin client that leaves its keeper before it is destroyed.
+
+    Guards against:
+    1. A request is not answered, and its client is destroyed. That takes some milliseconds, without Python's lock.
+    2. The keeper has a new token, and finds the client's handle: confluent-kafka clears it at the end.
+    3. It sets the token on memory that is freed.
+    """
+
+    keeper: TokenKeeper | None = None
+
+    def __exit__(self, *error: Any) -> None:
+        if self.keeper is not None:
+            self.keeper.remove(self)
+        super().__exit__(*error)
 
 
 def new_consumer(settings: dict[str, Any]) -> Consumer:
