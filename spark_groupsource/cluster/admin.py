@@ -159,7 +159,8 @@ class AdminRequests:
     def answer(self, future: Future[T], waits: Callable[[], object] = lambda: None) -> T:
         """Return the result of a request; call `waits` repeatedly until it arrives.
 
-        Raises `KafkaException`; at once if the brokers reject the credentials for good.
+        Raises `KafkaException`; at once if the brokers reject the credentials for good. A client whose request is not
+        waited for any longer is destroyed, see `forget`.
         """
         # The request has its own deadline. This one guards against a client that never completes the request.
         for _ in range(round((CONTACT_TIMEOUT_S + 10.0) / _LISTEN_S)):
@@ -168,8 +169,10 @@ class AdminRequests:
             except FutureTimeout:
                 self.hear()
                 if self.transport.refused_for_good:
+                    self.forget()
                     raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, self.transport.text)) from None
                 waits()
+        self.forget()
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the request was not answered"))
 
     def doubt_leaders(self) -> None:

@@ -464,12 +464,14 @@ def test_a_refused_identity_is_not_waited_for() -> None:
         def poll(self, timeout_s: float) -> None:
             requests.transport(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
 
-    requests = requests_of(Refused())
+    admin = Refused()
+    requests = requests_of(admin)
     requests.client()
     with pytest.raises(KafkaException) as raised:
         requests.answer(Future())
     assert raised.value.args[0].code() == KafkaError._AUTHENTICATION
     assert "wrong password" in raised.value.args[0].str()
+    assert admin.is_destroyed, "it would abort the process when a request about the group is answered too late"
 
 
 def test_a_refused_identity_that_worked_before_may_heal() -> None:
