@@ -42,8 +42,6 @@ _PASSING = {
     KafkaError.NOT_COORDINATOR,
 }
 _RETRY_PAUSE_S = 0.2
-# The client has given a request up, or will.
-_UNANSWERED = {KafkaError._TIMED_OUT, KafkaError._AUTHENTICATION}
 # Number of partitions that an error names.
 _NAMES_SHOWN = 50
 
@@ -200,18 +198,30 @@ class GroupAdmin:
     # --- helpers
 
     def _ask(self, send: Callable[[AdminClient], Future[Any]]) -> Any:
-        """Send a request; repeat it while the coordinator is not available yet."""
+        """Send a request; repeat it while the coordinator is not available yet.
+
+        Guards against:
+        1. The brokers refuse the exporter's identity: its token has expired. A minute later there is a new one.
+        2. No later answer is there at once, because its client has to connect first.
+        3. As long as the refusal counts, all requests fail.
+        """
+        if self._requests.transport.refused_for_good:
+            self._requests.forget()
+            self._requests = AdminRequests(self._options, self._clock)
         deadline = Deadline(self._clock, CONTACT_TIMEOUT_S)
         self._requests.patience.begin()
         while True:
             try:
-                return self._requests.answer(send(self._requests.client()), self._requests.patience)
+                answer = self._requests.answer(send(self._requests.client()), self._requests.patience)
             except KafkaException as error:
-                if _code(error) in _UNANSWERED:
+                if _code(error) == KafkaError._TIMED_OUT:
                     self._requests.forget()
                 if _code(error) not in _PASSING or deadline.expired():
                     raise
                 self._pause(_RETRY_PAUSE_S)
+            else:
+                self._requests.transport.worked()
+                return answer
 
     def _refused(self, error: KafkaException) -> Exception:
         if _code(error) in _HAS_MEMBERS:

@@ -15,7 +15,7 @@ from spark_groupsource import errors
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.exporter.rounds import Exporter
 from spark_groupsource.cluster.admin import AdminRequests
-from spark_groupsource.errors import CommandError, KafkaUnavailableError
+from spark_groupsource.errors import AccessError, CommandError, KafkaUnavailableError
 from spark_groupsource.model.commit_metadata import CommitItem
 from tests.unit.cli.exporter.test_command import FakeKafka, up
 from tests.unit.cli.fake_output import FakeOutput
@@ -153,3 +153,20 @@ def test_a_client_whose_request_timed_out_is_destroyed(monkeypatch: pytest.Monke
         admin.described("orders")
     assert admin.group_names() == ["orders"]
     assert [client.is_destroyed for client in clients] == [True, False]
+
+
+def test_a_refused_identity_is_asked_again_by_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token had expired. The next answer takes longer than a moment: its client connects first."""
+    refusing, accepting = FakeClient({}), FakeClient({})
+    answer: Future[Any] = Future()
+    refusing.describe_consumer_groups = lambda *_, **__: {"orders": Future()}  # type: ignore[attr-defined]
+    accepting.describe_consumer_groups = lambda *_, **__: {"orders": answer}  # type: ignore[attr-defined]
+    refusal = KafkaError(KafkaError._AUTHENTICATION, "token expired")
+    refusing.poll = lambda _timeout: admin._requests.transport(refusal)  # type: ignore[method-assign]
+    accepting.poll = lambda _timeout: answer.done() or answer.set_result("described")  # type: ignore[assignment, method-assign]
+    made = iter([refusing, accepting])
+    admin = admin_that_makes(lambda *_: next(made), monkeypatch)
+    with pytest.raises(AccessError, match="token expired"):
+        admin.described("orders")
+    assert refusing.is_destroyed
+    assert admin.described("orders") == "described"
