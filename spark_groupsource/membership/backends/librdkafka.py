@@ -85,7 +85,7 @@ _LEAVE_STEP_S = 0.02
 
 # States of librdkafka's `rd_kafka_cgrp_join_state_names` in which the client is done, or waits for the other members.
 _SETTLED = frozenset(("steady", "wait-join", "wait-sync"))
-# Under KIP-848 a member without partitions stays in this one.
+# Also the state of a client that takes part in no rebalance.
 _IDLE = "init"
 _UNSETTLED_AFTER_S = 30.0
 
@@ -93,9 +93,8 @@ _UNSETTLED_AFTER_S = 30.0
 class _Joining:
     """Warn once when the client has been in the middle of a rebalance for 30 s and waits for no other member."""
 
-    def __init__(self, options: SourceOptions, clock: Clock) -> None:
-        self._group = options.group_id
-        self._settled = _SETTLED | ({_IDLE} if options.group_protocol is GroupProtocol.CONSUMER else set())
+    def __init__(self, group: str, clock: Clock) -> None:
+        self._group = group
         self._clock = clock
         self._since_s: float | None = None
         self._is_reported = False
@@ -103,7 +102,7 @@ class _Joining:
     def saw(self, state: str) -> None:
         """Take notice of the client's state in its group."""
         now_s = self._clock.monotonic_s()
-        if state in self._settled:
+        if state in _SETTLED:
             self._since_s, self._is_reported = None, False
         elif self._since_s is None:
             self._since_s = now_s
@@ -143,7 +142,7 @@ class LibrdkafkaGroup:
         self._callback_error: BaseException | None = None
         self._transport = TransportState(options.token_login, clock)
         self._clock = clock or SystemClock()
-        self._joining = _Joining(options, self._clock)
+        self._joining = _Joining(options.group_id, self._clock)
         self._life = _Life.OPENED
         # The member id under which a static member was assigned its partitions.
         self._held_as = ""
@@ -405,9 +404,19 @@ class LibrdkafkaGroup:
         if known:
             # The client is connected to its coordinator, so its identity was accepted.
             self._transport.worked()
-            self._joining.saw(group.get("join_state", "steady"))
+            state = group.get("join_state", "steady")
+            self._joining.saw("steady" if state == _IDLE and self._takes_part_in_nothing() else state)
         if group is not None:
             self._listener.on_coordinator(known)
+
+    def _takes_part_in_nothing(self) -> bool:
+        """Return whether no rebalance waits for a client in the state `_IDLE`.
+
+        Under KIP-848 a member without partitions stays in it. A client without a member id is in no group: option
+        `assign`, or no topic exists yet. A closing client is not asked.
+        """
+        is_new = self._options.group_protocol is GroupProtocol.CONSUMER
+        return is_new or self._closing or not self._client().memberid()
 
     def _count_lost_answers(self, brokers: Mapping[str, Any]) -> None:
         """Report requests to the coordinator that the client has given up, among them heartbeats (rule R84)."""

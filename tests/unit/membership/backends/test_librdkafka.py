@@ -171,6 +171,19 @@ def test_a_member_without_partitions_under_kip_848_is_in_no_rebalance(caplog: py
         bed.clock.advance(60.0)
 
 
+@pytest.mark.parametrize("kind", [AssignedPartitions, LibrdkafkaGroup])
+def test_a_client_without_a_member_id_is_in_no_rebalance(
+    kind: type[LibrdkafkaGroup], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its state is "init", too: with option `assign`, or while no topic exists."""
+    bed = Bed(kind)
+    bed.client.member_id = None
+    for _ in range(3):
+        bed.tell_coordinator("up", join_state="init")
+        bed.clock.advance(60.0)
+    assert "does not finish a rebalance" not in caplog.text
+
+
 # --- a topic that the client may not read
 
 
