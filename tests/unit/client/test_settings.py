@@ -89,3 +89,11 @@ def test_no_client_sends_metrics_if_the_user_turns_that_off() -> None:
     assert base_settings(options, "member")["enable.metrics.push"] == "false"
     assert few_records_settings(options, "probe")["enable.metrics.push"] == "false"
     assert reading_client_settings(options, MIB)["enable.metrics.push"] == "false"
+
+
+def test_a_list_of_brokers_may_have_one_a_line() -> None:
+    """librdkafka would look for a host whose name begins with the line's end, and use the first broker only."""
+    several = "a:1,\n  b:2 ,\tc:3"
+    options = make_options(**{"kafka.bootstrap.servers": several, "executor.kafka.bootstrap.servers": several})
+    for side in (options, options.for_reading()):
+        assert base_settings(side, "member")["bootstrap.servers"] == "a:1,b:2,c:3"
