@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 
 from spark_groupsource import errors
@@ -264,16 +264,16 @@ def check_executor_settings(
     return _check_each(settings, shown, EXECUTOR_PREFIX, permissions)
 
 
-def warn_of_unused(settings: Mapping[str, str], prefix: str, protocol: str) -> None:
-    """Log a warning for settings of TLS, or of a login, that this security.protocol does not use.
+def warn_of_unused(settings: Mapping[str, str], prefix: str, protocols: Sequence[str]) -> None:
+    """Log a warning for settings of TLS, or of a login, that no client uses. `protocols`: each client's own.
 
     The client ignores them, so the user may believe that the connections are encrypted. It is no error: settings that
     several environments share may contain them.
     """
     for kind in ("ssl", "sasl"):
         unused = sorted(prefix + name for name in settings if name.startswith(f"{kind}."))
-        if unused and kind not in protocol.lower():
-            LOG.warning("no effect with security.protocol=%s: %s", protocol, ", ".join(unused))
+        if unused and not any(kind in protocol.lower() for protocol in protocols):
+            LOG.warning("no effect with security.protocol=%s: %s", protocols[-1], ", ".join(unused))
 
 
 def has_own_identity(own: Mapping[str, str]) -> bool:

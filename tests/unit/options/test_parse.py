@@ -681,6 +681,7 @@ def test_what_bounds_the_java_clients_requests_is_ignored(name: str, caplog: pyt
              "executor.kafka.ssl.ca.location": "/ca.pem"},
             "security.protocol=sasl_plaintext: executor.kafka.ssl.ca.location",
         ),
+        ({"executor.kafka.security.protocol": "ssl", "kafka.ssl.ca.location": "/ca.pem"}, None),
     ],
 )  # fmt: skip
 def test_a_login_or_tls_that_is_not_used(
