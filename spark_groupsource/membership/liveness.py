@@ -48,7 +48,7 @@ class MembershipProof:
         self._pace = Pace(clock, _RETRY_INTERVAL_S)
 
     def measure_gap_s(self) -> float:
-        """Return the seconds since the last call. The thread may have stood still for so long."""
+        """Return the seconds since the last call. The thread may not have run in this time."""
         now_s = self._clock.boottime_s()
         gap_s, self._last_s = now_s - self._last_s, now_s
         return gap_s

@@ -154,12 +154,13 @@ def released(*holders: Held | Gate) -> Iterator[None]:
 
 
 @contextmanager
-def held_until_assigned(*members: tuple[str, Events]) -> Iterator[None]:
-    """Hold the first trigger of the query that this block starts until its members, by client id, have partitions.
+def held_until_assigned(*members: Events) -> Iterator[None]:
+    """Hold the first trigger of the query that this block starts until its members have partitions.
 
-    Spark's first batch is empty if they come late (`FIRST_ASSIGNMENT_S`), and the next trigger may be days away.
+    The client id of each is the name of its metrics file. Spark's first batch is empty if they come late
+    (`FIRST_ASSIGNMENT_S`), and the next trigger may be days away.
     """
-    waiting = [(Held(name, "before-complete"), seen) for name, seen in members]
+    waiting = [(Held(seen.path.stem, "before-complete"), seen) for seen in members]
 
     def assigned() -> bool:
         for held, seen in list(waiting):
@@ -170,7 +171,7 @@ def held_until_assigned(*members: tuple[str, Events]) -> Iterator[None]:
 
     with released(*(held for held, _ in waiting)):
         yield
-        wait_for("partitions", assigned, 120, lambda: tails(dict(members)))
+        wait_for("partitions", assigned, 120, lambda: tails({seen.path.stem: seen for seen in members}))
 
 
 @contextmanager

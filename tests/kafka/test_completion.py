@@ -80,7 +80,7 @@ def test_p6_a_long_trigger_hands_over_at_the_end_of_its_batch(
     evidence = partial(tails, seen)
 
     with released(gate):
-        with held_until_assigned(("first", seen["first"])):
+        with held_until_assigned(seen["first"]):
             first = application.start_query("first", chosen | seen["first"].options, trigger=LONG_TRIGGER, batch=gate)
         gate.wait_reached(evidence)
         # For the second query to read as soon as it owns something.
@@ -231,7 +231,7 @@ class Union:
 
     def held_until_assigned(self) -> AbstractContextManager[None]:
         """Hold its first trigger until its members have partitions."""
-        return held_until_assigned(*((seen.path.stem, seen) for seen in self.events))
+        return held_until_assigned(*self.events)
 
     def evidence(self) -> str:
         """Return what its members told."""

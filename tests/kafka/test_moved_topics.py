@@ -102,7 +102,7 @@ def test_p8_what_tasks_have_skipped_is_reported_by_a_stop_before_the_next_trigge
     client.produce(topic, (f"old{n}" for n in range(20)), 1)
     held = Held("query", "before-partitions")
     with released(held):
-        with held_until_assigned(("query", seen)):
+        with held_until_assigned(seen):
             query = application.start_query("query", options | seen.options, trigger={"processingTime": "1 hour"})
         held.wait_reached(seen.tail)
         client.delete_records(topic, 0, 15)

@@ -85,7 +85,7 @@ def test_p4_a_long_trigger_commits_when_its_batch_ends(
     client.produce(topic, (f"a{n}" for n in range(400)), 4)
     seen = Events(tmp_path, "first")
     given = options | seen.options | {"kafka.client.id": "first"}
-    with held_until_assigned(("first", seen)):
+    with held_until_assigned(seen):
         first = start_query("first", given, trigger={"processingTime": "10 minutes"})
         first.wait_started()
     first.wait_for_records(client.records(topic))

@@ -34,7 +34,7 @@ class Gated:
         self.events = Events(folder, "gated")
         self._gate = folder / "gate"
         given = options | self.events.options | {"kafka.client.id": "gated"}
-        with held_until_assigned(("gated", self.events)):
+        with held_until_assigned(self.events):
             self.query = start_query("gated", given, trigger=ONCE, gate=str(self._gate), graceful=True)
             self.query.wait_started()
 
@@ -147,7 +147,7 @@ def test_sigterm_to_a_reader_that_is_stopped_counts_when_it_goes_on(
     seen = [Events(tmp_path, str(number)) for number in range(3)]
     for number, lines in enumerate(seen):
         given = with_protocol(options | lines.options | {"kafka.group.id": f"{group}-{number}"}, protocol)
-        with held_until_assigned((str(number), lines)):
+        with held_until_assigned(lines):
             application.start_query(str(number), given, trigger=ONCE)
     for lines in seen:
         lines.wait_for("completed")
@@ -190,7 +190,7 @@ def test_a_stop_that_nothing_waits_for_is_quick(
     if not stops:
         gate.touch()
     given = options | seen.options | {"kafka.client.id": "first"}
-    with held_until_assigned(("first", seen)):
+    with held_until_assigned(seen):
         query = start_query("first", given, trigger=ONCE, sink="parquet", gate=str(gate))
         query.wait_started()
     if stops:
@@ -246,7 +246,7 @@ def test_a_batch_that_hangs_holds_a_member_that_was_sent_sigterm_for_drain_timeo
     gate.armed = True
     given = options | seen.options | {"drainTimeoutMs": "4000"}
     with released(gate):
-        with held_until_assigned(("first", seen)):
+        with held_until_assigned(seen):
             application.start_query("first", given, trigger=ONCE, batch=gate)
         gate.wait_reached(seen.tail)
         since_s = time.time()
