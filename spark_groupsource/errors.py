@@ -329,9 +329,10 @@ PARTITIONS_LOST = Condition(
 )
 NO_ASSIGNMENT = Condition(
     "GROUPKAFKA.NO_ASSIGNMENT",
-    "Group '{group}' assigned no partition to this member within {timeout_s:.0f} s (member state {state}).",
-    "check the group's other members ('groupkafka group --group {group} ...'): there may be more"
-    " members than partitions, or one whose batch takes long. Check the coordinator's log. Start the query again.",
+    "Group '{group}' assigned {partitions} within {timeout_s:.0f} s (member state {state}).",
+    "check the group's other members ('groupkafka group --group {group} ...'): there may be one whose batch takes long,"
+    " one that may not read the topic, or another source of the same query, which needs a group of its own. Check the"
+    " coordinator's log. Start the query again.",
     may_pass=True,
 )
 MEMBER_NOT_ANSWERING = Condition(

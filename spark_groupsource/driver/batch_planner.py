@@ -90,7 +90,7 @@ class BatchPlanner:
         Guards against (rule R45, a recreated topic):
         1. A topic is read to 20, deleted and recreated. The new log ends at 30, with a higher leader epoch.
         2. The leader reports that the former epoch ended at 0.
-        3. [0, 20) would be reported, and new records counted as lost.
+        3. [0, 20) would be reported, new records as lost.
         """
         reach("before-backlogs", self._name)
         backlogs = self._logs.backlogs(positions, bounds.max_rows)

@@ -163,7 +163,7 @@ class QueryState:
         Guards against (rule R91, not in the newest batch):
         1. A query hands a partition over, gets it back, and is killed before it plans a batch of it.
         2. The topic is deleted, with unread records.
-        3. By the newest batch another query has it: nobody reports the loss.
+        3. By the newest batch another query has it: nobody reports it.
         """
         for partition, end in {**done, **last}.items():
             row = self.partition(partition)

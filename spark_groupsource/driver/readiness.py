@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster.port import ClusterPort
 from spark_groupsource.driver.assignment_check import AssignmentCheck
+from spark_groupsource.driver.unassigned import UnassignedPartitions
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
+from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import NextTrigger, SourceOptions
 
 LOG = logging.getLogger(__name__)
+
+# Returns the partitions that a run is to read.
+Wanted = Callable[[], Collection[TopicPartition]]
 
 # Seconds. A new member's first assignment may be empty and followed by another one; a standby's stays empty. If this is
 # too short, Spark runs an empty first batch. A standby's first trigger takes this long.
@@ -149,16 +155,17 @@ class Readiness:
         options: SourceOptions,
         length: SessionLength,
         commits: CommitWait,
-        check: AssignmentCheck,
         *,
         clock: Clock,
+        cluster: ClusterPort,
         member: MembershipThread,
         pause: Callable[[float], object],
     ) -> None:
         self._options = options
         self._length = length
         self._commits = commits
-        self._check = check
+        self._check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
+        self._unassigned = UnassignedPartitions(options.group_id, clock=clock, cluster=cluster, member=member)
         self._clock = clock
         self._member = member
         self._pause = pause
@@ -169,7 +176,7 @@ class Readiness:
         """Record that the member has begun to join, or has joined again."""
         self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
 
-    def settled_view(self, later: NextTrigger) -> GroupView | None:
+    def settled_view(self, later: NextTrigger, wanted: Wanted) -> GroupView | None:
         """Wait until the member may plan. Return None if that takes longer than a trigger should.
 
         | the member | waits at most | then |
@@ -178,13 +185,13 @@ class Readiness:
         | may plan, and has none | `SETTLE_S`, and `FIRST_ASSIGNMENT_S` after a join | returns its view |
         | may not plan, a later trigger comes | the same | returns None |
         | may not plan, there may be no later one | the session and `AVAILABLE_NOW_MARGIN_S` | warns, returns None |
-        | may not plan, there is no later one | the same | raises |
+        | may not plan, there is no later one | the same; without partitions `_handover_s` | raises |
 
-        It raises `MembershipError` if the assignment takes too long, or the query is stopping and there is no later
-        trigger; `KafkaUnavailableError` if the member has partitions and the coordinator does not answer for that long.
+        Without a later trigger, a member without partitions may plan when others have all that are `wanted`. It raises
+        `MembershipError` if the assignment takes too long, or the query is stopping and there is no later trigger;
+        `KafkaUnavailableError` if the member has partitions and the coordinator does not answer for that long.
         """
         began_s = self._clock.monotonic_s()
-        longest_s = SETTLE_S if later is NextTrigger.COMES else self._length.longest_s + AVAILABLE_NOW_MARGIN_S
         while True:
             self._member.check()
             if self._member.stopping:
@@ -198,16 +205,41 @@ class Readiness:
             self._joins_again = view.state is MemberState.REJOINING
             # R84: also while the member waits for its first assignment
             self._check.run(view)
-            may_plan = view.settled and not self._commits.cut_off(view)
-            # Such a query has nothing to read, and must not end as if it had read all. The member's error is raised.
-            if later is not NextTrigger.COMES and not view.partitions and self._member.status.assignment_refused:
-                may_plan = False
             waits_first = self._first_assignment is not None and not self._first_assignment.expired()
+            may_plan = view.settled and not self._commits.cut_off(view)
+            longest_s = SETTLE_S if later is NextTrigger.COMES else self._length.longest_s + AVAILABLE_NOW_MARGIN_S
+            if later is not NextTrigger.COMES and not view.partitions:
+                # Before Spark 4.2 most queries go on, and a query's second source must not wait for its first one.
+                may_plan = may_plan and later is NextTrigger.UNKNOWN
+                may_plan = may_plan or (not waits_first and self._unassigned.run_may_end(view, wanted))
+                # A run must not end as if it had read all. The member's error is raised.
+                may_plan = may_plan and not self._member.status.assignment_refused
+                longest_s = self._handover_s if later is NextTrigger.NONE else longest_s
             is_late = self._clock.monotonic_s() - began_s >= (SETTLE_S if may_plan else longest_s)
             if (may_plan and view.partitions) or (is_late and not waits_first):
                 self._first_assignment = None
                 return self._at_end_of_wait(view, later, longest_s, may_plan=may_plan)
             self._pause(_SETTLE_PAUSE_S)
+
+    def gets_more(self, view: GroupView, wanted: Wanted) -> bool:
+        """Wait, before a run ends, until the assignment changes, or other members have all that is wanted.
+
+        Return whether it has changed, or the query is stopping. Raises `MembershipError` after `_handover_s`.
+        """
+        ends = Deadline(self._clock, self._handover_s)
+        while not self._unassigned.run_may_end(view, wanted):
+            self._member.check()
+            if self._member.stopping or self._member.view().assignment != view.assignment:
+                return True
+            if ends.expired():
+                raise self._unassigned_error(view, f"{self._unassigned} to no member", self._handover_s)
+            self._pause(_SETTLE_PAUSE_S)
+        return False
+
+    @property
+    def _handover_s(self) -> float:
+        """The longest time in seconds in which another member gives its partitions up, or its session expires."""
+        return max(self._length.longest_s, self._options.drain_timeout_s) + AVAILABLE_NOW_MARGIN_S
 
     def _at_end_of_wait(
         self, view: GroupView, later: NextTrigger, waited_s: float, *, may_plan: bool
@@ -230,6 +262,10 @@ class Readiness:
             return KafkaUnavailableError(
                 errors.CLUSTER_REQUEST_FAILED, request="OffsetFetch" if fetches else "OffsetCommit", reason=reason
             )
+        return self._unassigned_error(view, "no partition to this member", timeout_s)
+
+    def _unassigned_error(self, view: GroupView, partitions: str, timeout_s: float) -> MembershipError:
+        group, state = self._options.group_id, view.state.name
         return MembershipError(
-            errors.NO_ASSIGNMENT, group=self._options.group_id, timeout_s=timeout_s, state=view.state.name
+            errors.NO_ASSIGNMENT, group=group, partitions=partitions, timeout_s=timeout_s, state=state
         )

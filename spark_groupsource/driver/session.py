@@ -18,7 +18,6 @@ from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import partitions_of
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
-from spark_groupsource.driver.assignment_check import AssignmentCheck
 from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
 from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
 from spark_groupsource.driver.draining import Draining
@@ -134,8 +133,9 @@ class Session:
         self._flight: _InFlight | None = None
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
-        check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
-        self._readiness = Readiness(options, self._length, commits, check, clock=clock, member=member, pause=pause)
+        self._readiness = Readiness(
+            options, self._length, commits, clock=clock, cluster=cluster, member=member, pause=pause
+        )
         self._planner = BatchPlanner(
             cluster, logs=self._logs, recreated=recreated, truncation=self._truncation, state=self._state,
             losses=self._losses, commits=commits, name=options.client_id,
@@ -284,11 +284,12 @@ class Session:
         may_be_last = self._later is not NextTrigger.COMES
         while deadline is None or not deadline.expired():
             # Without a topic nothing is ever assigned.
-            view = self._readiness.settled_view(self._later if self._topics.present else NextTrigger.COMES)
+            later = self._later if self._topics.present else NextTrigger.COMES
+            view = self._readiness.settled_view(later, lambda: self._wanted(known))
             if view is None:
                 self._missing.compare_unassigned()
                 return start
-            self._shared.notice_share(view, lambda: self._count_partitions(known))
+            self._shared.notice_share(view, lambda: len(self._subscribed(known)))
             view = self._missing.leave_out_of(view, known)
             if not view.partitions:
                 return start
@@ -306,7 +307,8 @@ class Session:
                 case TryAgain(pause_s):
                     self._pause(pause_s)
                 case NothingToRead():
-                    return start
+                    if self._has_read_all(view, known):
+                        return start
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
         if self._later is NextTrigger.NONE:
             # The query would end here with records unread.
@@ -314,8 +316,18 @@ class Session:
             raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="latestOffset", reason=reason)
         return start
 
-    def _count_partitions(self, known: Known) -> int:
-        return len(partitions_of(self._options.subscription, self._missing.describe(self._topics.names, known)))
+    def _has_read_all(self, view: GroupView, known: Known) -> bool:
+        """Return whether nothing is left for this run that a plan from `view` would not read."""
+        unowned = (self._logs.targets or {}).keys() - {owned.partition for owned in view.partitions}
+        return not unowned or not self._readiness.gets_more(view, lambda: self._wanted(known))
+
+    def _subscribed(self, known: Known) -> list[TopicPartition]:
+        return partitions_of(self._options.subscription, self._missing.describe(self._topics.names, known))
+
+    def _wanted(self, known: Known) -> list[TopicPartition]:
+        """Return the partitions that this run is to read, alone or with other members."""
+        targets = self._logs.targets
+        return [partition for partition in self._subscribed(known) if targets is None or partition in targets]
 
     def _planning_deadline(self) -> StepDeadline:
         """Return the deadline by which a trigger must have a plan.

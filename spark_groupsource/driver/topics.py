@@ -170,7 +170,7 @@ class TopicWatch:
 
         Guards against (rule R91):
         1. A topic with unread records is deleted.
-        2. Its partitions are revoked. The query idles without an error.
+        2. Its partitions are revoked. The query idles.
         """
         owned = {owned.partition: owned.position for owned in view.partitions}
         # R91: what has left is compared, because its topic may have been deleted

@@ -8,7 +8,7 @@ while the request is under way.
 Guards against (rule R57):
 1. [0, 100) is planned. The topic is deleted and recreated, and gets 300 records.
 2. The task's client learns the new topic id and reads on at the same offset, as if this were the planned topic.
-3. The next batch reads them again.
+3. The next batch repeats them.
 
 Limit: the broker that answers must know of the deletion. A broker that is cut off from the controller may report the
 old id for some time. A broker without topic ids (before Kafka 2.8) proves nothing, and gets no request.

@@ -78,7 +78,7 @@ class MembershipProof:
         Guards against (rule R67, a slow answer):
         1. With a session of 6 s, a member sends its proof, which is accepted.
         2. The process is stopped for 8 s before it has the answer. Its session expires. Another member reads on.
-        3. It goes on with an answer of 8 s ago.
+        3. It goes on with an old answer.
         """
         machine = self._machine
         if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched():

@@ -164,7 +164,7 @@ def basis_without_offset(
     Guards against (rule R4, retention):
     1. The query is down. A partition is added and filled. Retention removes its first records, which belonged to the
        group.
-    2. The query starts. If the partition started where its log begins, nobody would report that loss.
+    2. The query starts. If the partition started where its log begins, nobody would report it.
     """
     # R6: the topic id did not exist when the query started
     if memory.appeared:

@@ -127,6 +127,11 @@ class BatchLoop:
 
     # --- Spark's side
 
+    def plan(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Return where the next batch ends; `start` if there is nothing to read."""
+        end: dict[str, Any] = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
+        return end
+
     def _run(self) -> None:
         try:
             self._batches()
@@ -149,7 +154,7 @@ class BatchLoop:
                 start = self._batch(logged, start, json.loads(self._read_log("offsets", logged)))
         number = 0 if logged is None else logged + 1
         while not self._stopping.is_set():
-            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            end = self.plan(start)
             if json.dumps(end) == json.dumps(start):
                 if self._available_now:
                     return

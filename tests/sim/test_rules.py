@@ -978,3 +978,21 @@ def test_available_now_ends_where_the_logs_ended_at_its_start() -> None:
     (first, *_), ended_at = q1.runs, q1.runs[0].ended_at
     assert first.how == "ended"
     assert [row[3] for batch in q1.batches if batch.at <= ended_at for row in batch.rows] == list(range(10))
+
+
+@pytest.mark.rule("R118")
+@pytest.mark.parametrize("batch_s", [5.0, 8.2])
+@pytest.mark.parametrize("protocol", ["cooperative", "eager", "kip848"])
+def test_r118_runs_read_all_that_was_there(protocol: str, batch_s: float) -> None:
+    """1. q2 joins while q1 reads its first batch. 2. q1 gives up two partitions after it, and reads its others."""
+    script = _script(protocol, queries=2, topics=(("orders", 4),), max_rows=8, drain_s=30.0, batch_s=(batch_s, batch_s))
+    q1, q2 = script.app("q1"), script.app("q2")
+    for app in (q1, q2):
+        app.trigger, script.rest_s[app.name] = Trigger.AVAILABLE_NOW, 1000.0
+    script.on(0.0001, script.writes(3))
+    script.when(lambda: q1.batch is not None, script.starts("q2"), lambda: script.batches_take(0.1), after_s=0.1)
+    script.run()
+    assert [app.runs[0].how for app in (q1, q2)] == ["ended", "ended"]
+    ended_at = max(app.runs[0].ended_at for app in (q1, q2))
+    rows = [row[1:] for app in (q1, q2) for batch in app.batches if batch.at <= ended_at for row in batch.rows]
+    assert len(rows) == len(set(rows)) == 12

@@ -510,8 +510,9 @@ class FakeCluster:
         self.session_s: float | None = None
         self.session_asked: list[str] = []
         self.unavailable_coordinator: GroupKafkaError | None = None
-        # The members of any group, and what the coordinator has assigned to them, by their topics' ids now.
-        self.group_members: dict[str, frozenset[TopicPartition]] | None = {}
+        # The members of any group, and what the coordinator has assigned to them, by their topics' ids now. None if it
+        # does not describe groups.
+        self.group_members: dict[str, frozenset[TopicPartition]] | None = None
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
         if subscription.pattern is None:

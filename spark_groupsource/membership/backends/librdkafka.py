@@ -260,7 +260,7 @@ class LibrdkafkaGroup:
         Guards against (rule R111):
         1. A cooperative member owns no partition. It is stopped.
         2. Its client closes and sends no LeaveGroup (librdkafka 2.16, `rd_kafka_cgrp_terminate0`).
-        3. The next rebalance waits for its session to expire: 45 s by default.
+        3. The next rebalance waits for its session to expire: 45 s.
 
         Guards against (rule R111, a join):
         1. A rebalance begins. A cooperative member without partitions has sent its JoinGroup, which waits for the other

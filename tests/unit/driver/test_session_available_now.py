@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from spark_groupsource import errors
 from spark_groupsource.cluster.port import Edge, LogEnd
 from spark_groupsource.driver.readiness import AVAILABLE_NOW_MARGIN_S
-from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError
+from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.client_renewal import UNRELEASED_MARGIN_S
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import NextTrigger, ReadBounds
@@ -42,15 +43,87 @@ def test_available_now_reads_a_partition_that_it_gains_up_to_the_same_targets() 
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 5)", "orders-1 [0, 3)"]
 
 
-def test_available_now_without_partitions_says_so(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer", "a coordinator that does not describe the group"])
+def test_available_now_without_partitions_says_so(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     """A static member that was stopped keeps them until its session ends: the job succeeds, and nobody knows why."""
     bed = Bed(startingOffsets="earliest")
-    bed.join()
+    bed.cluster.group_members = {"other": frozenset({P0, P1})}
+    if protocol == "consumer":
+        # Such a member does not learn that it has joined.
+        bed.group.kip848_member_id = "m"
+        bed.cluster.group_members["m"] = frozenset()
+        bed.member.start()
+    else:
+        bed.join()
+    if protocol.startswith("a coordinator"):
+        bed.cluster.group_members = None
     bed.ends(p0=5)
     bed.session.prepare_available_now()
     assert bed.session.latest_offset(START) is START
     assert "the query ends without a partition" in caplog.text
     assert "group=shop" in caplog.text
+    assert bed.paused < 8.0
+
+
+@pytest.mark.rule("R118")
+@pytest.mark.parametrize("owned", [(), (P1,)], ids=["none", "one"])
+@pytest.mark.parametrize(
+    "answer", ["by nobody yet", "by this member, which does not know it yet", "the coordinator is away"]
+)
+def test_available_now_waits_for_partitions_that_it_may_get(
+    owned: tuple[TopicPartition, ...], answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    bed = Bed(startingOffsets="earliest")
+    bed.join(*owned)
+    bed.ends(p0=5, p1=0)
+    bed.cluster.group_members = {"m": frozenset(owned), "other": frozenset({P1} - set(owned))}
+    if answer.startswith("by this"):
+        bed.group.kip848_member_id = "m"
+        bed.cluster.group_members["m"] = frozenset({P0, *owned})
+    elif answer.startswith("the coordinator"):
+        reason = "away"
+        bed.cluster.unavailable_coordinator = KafkaUnavailableError(
+            errors.CLUSTER_REQUEST_FAILED, request="ConsumerGroupDescribe", reason=reason
+        )
+    bed.session.prepare_available_now()
+    began_s = bed.clock.monotonic_s()
+
+    def later() -> None:
+        if bed.clock.monotonic_s() > began_s + 200:
+            bed.member.during_view = lambda: None
+            bed.assign(P0)
+
+    bed.member.during_view = later
+    assert "orders-0 [0, 5)" in ranges(bed.session.latest_offset(START))
+    assert bed.clock.monotonic_s() - began_s == pytest.approx(200, abs=2)
+    assert ("orders-0" in caplog.text) == (not answer.startswith("the coordinator"))
+
+
+@pytest.mark.rule("R118")
+@pytest.mark.parametrize("owned", [(), (P1,)], ids=["none", "one"])
+def test_available_now_fails_if_nobody_gets_a_partition(owned: tuple[TopicPartition, ...]) -> None:
+    """A member drains for 240 s at most."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(*owned)
+    bed.ends(p0=5, p1=0)
+    bed.cluster.group_members = {"m": frozenset({P1})}
+    bed.session.prepare_available_now()
+    what = "orders-0 to no member" if owned else "no partition to this member"
+    with pytest.raises(MembershipError, match=f"NO_ASSIGNMENT.*assigned {what} within 270 s"):
+        bed.session.latest_offset(START)
+
+
+def test_a_stop_ends_the_wait_for_partitions() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P1)
+    bed.ends(p0=5, p1=0)
+    bed.cluster.group_members = {"m": frozenset({P1})}
+    bed.session.prepare_available_now()
+    bed.member.during_view = lambda: bed.paused > 3 and bed.session.request_stop()
+    with pytest.raises(MembershipError, match="MEMBER_LEFT"):
+        bed.session.latest_offset(START)
+    assert bed.paused < 5.0
 
 
 def test_available_now_waits_longer_than_a_static_member_for_its_instance_id() -> None:
@@ -137,7 +210,7 @@ def test_available_now_does_not_end_because_the_group_is_slow(joined: bool, erro
     bed.session.prepare_available_now()
     with pytest.raises(GroupKafkaError, match=error):
         bed.session.latest_offset(START)
-    assert 45.0 < bed.paused < 120.0
+    assert 45.0 < bed.paused < 300.0
 
 
 # --- before Spark 4.2 the source does not learn the trigger, so the first plan of a run may be its only one

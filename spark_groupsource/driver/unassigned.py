@@ -1,0 +1,85 @@
+"""Find out, before a run ends by itself, whether the group has partitions that no member has (rule R118).
+
+Main thread of the reader process only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from spark_groupsource.clock import Clock, HeldFor, Pace
+from spark_groupsource.cluster.port import ClusterPort
+from spark_groupsource.errors import KafkaUnavailableError
+from spark_groupsource.membership.machine import GroupView
+from spark_groupsource.membership.report import named_partitions
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.model.offsets import TopicPartition
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two requests.
+_LOOK_S = 0.5
+# Seconds for which the members must have all partitions. An assignment that the coordinator describes may be on its way
+# to this member.
+_HOLD_S = 1.0
+
+
+class UnassignedPartitions:
+    """Compare what the run is to read with what the group's members have.
+
+    Guards against (rule R118):
+    1. Two queries with Trigger.AvailableNow and a limit of a batch start. The second one joins while the first reads.
+    2. A cooperative group assigns it nothing: the first has yet to give two partitions up, after its batch.
+    3. The second has nothing to read, and ends. The first gives the two up, reads its others, and ends, too.
+    4. Both runs succeed, and nobody has read the rest of these partitions.
+    """
+
+    def __init__(self, group: str, *, clock: Clock, cluster: ClusterPort, member: MembershipThread) -> None:
+        self._group = group
+        self._cluster = cluster
+        self._member = member
+        self._pace = Pace(clock, _LOOK_S)
+        self._answers: HeldFor[str] = HeldFor(clock, _HOLD_S)
+        # Whether the coordinator describes the group, as far as known.
+        self._is_described = True
+        # Those of the last answer.
+        self._last: frozenset[TopicPartition] = frozenset()
+
+    def __str__(self) -> str:
+        """Return the partitions that no member had in the last answer, the first ones by name."""
+        return named_partitions(tuple(sorted(self._last)))
+
+    def run_may_end(self, view: GroupView, wanted: Callable[[], Collection[TopicPartition]]) -> bool:
+        """Return whether other members have all that is wanted and not owned. False also while that is not sure.
+
+        Call it until it returns True, or `view` has changed. A coordinator that does not describe the group counts as
+        one that has assigned all.
+        """
+        if not self._is_described:
+            return view.settled
+        if not self._pace.due():
+            return False
+        elsewhere = frozenset(wanted()).difference(owned.partition for owned in view.partitions)
+        if not elsewhere:
+            return view.settled
+        own = self._member.kip848_member_id()
+        try:
+            members = self._cluster.members(self._group, once=True)
+        except KafkaUnavailableError:
+            return False
+        if members is None:
+            self._is_described = False
+            return view.settled
+        # Under KIP-848 a member without partitions does not learn that it has joined.
+        joined = own in members or view.settled
+        unassigned = elsewhere.difference(*(held for name, held in members.items() if name != own))
+        is_new, self._last = unassigned != self._last, unassigned
+        if is_new and unassigned:
+            LOG.info(
+                "the run waits for partitions that no member has: group=%s %s",
+                self._group, self,
+            )  # fmt: skip
+        self._answers.answered({self._group: (view.assignment, unassigned)})
+        # R118: they may come
+        return joined and not unassigned and self._answers.counts(self._group)
