@@ -159,13 +159,16 @@ class Readiness:
         clock: Clock,
         cluster: ClusterPort,
         member: MembershipThread,
+        has_sibling: Callable[[], bool],
         pause: Callable[[float], object],
     ) -> None:
         self._options = options
         self._length = length
         self._commits = commits
         self._check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
-        self._unassigned = UnassignedPartitions(options.group_id, clock=clock, cluster=cluster, member=member)
+        self._unassigned = UnassignedPartitions(
+            options.group_id, clock=clock, cluster=cluster, member=member, has_sibling=has_sibling
+        )
         self._clock = clock
         self._member = member
         self._pause = pause
@@ -239,7 +242,8 @@ class Readiness:
     @property
     def _handover_s(self) -> float:
         """The longest time in seconds in which another member gives its partitions up, or its session expires."""
-        return max(self._length.longest_s, self._options.drain_timeout_s) + AVAILABLE_NOW_MARGIN_S
+        drain_s = self._options.drain_timeout_s if self._unassigned.waits else 0.0
+        return max(self._length.longest_s, drain_s) + AVAILABLE_NOW_MARGIN_S
 
     def _at_end_of_wait(
         self, view: GroupView, later: NextTrigger, waited_s: float, *, may_plan: bool

@@ -35,14 +35,24 @@ class UnassignedPartitions:
     4. Both runs succeed, and nobody has read the rest of these partitions.
     """
 
-    def __init__(self, group: str, *, clock: Clock, cluster: ClusterPort, member: MembershipThread) -> None:
+    def __init__(
+        self,
+        group: str,
+        *,
+        clock: Clock,
+        cluster: ClusterPort,
+        member: MembershipThread,
+        has_sibling: Callable[[], bool],
+    ) -> None:
         self._group = group
         self._cluster = cluster
         self._member = member
         self._pace = Pace(clock, _LOOK_S)
         self._answers: HeldFor[str] = HeldFor(clock, _HOLD_S)
-        # Whether the coordinator describes the group, as far as known.
-        self._is_described = True
+        self._has_sibling = has_sibling
+        # False if there is nothing to wait for: the coordinator does not describe the group, or another source of this
+        # query has the partitions, and gives none up before this one has planned.
+        self.waits = True
         # Those of the last answer.
         self._last: frozenset[TopicPartition] = frozenset()
 
@@ -53,33 +63,32 @@ class UnassignedPartitions:
     def run_may_end(self, view: GroupView, wanted: Callable[[], Collection[TopicPartition]]) -> bool:
         """Return whether other members have all that is wanted and not owned. False also while that is not sure.
 
-        Call it until it returns True, or `view` has changed. A coordinator that does not describe the group counts as
-        one that has assigned all.
+        Call it until it returns True, or `view` has changed. Without `waits` it is True for a member that has joined.
         """
-        if not self._is_described:
+        if not self.waits:
             return view.settled
         if not self._pace.due():
             return False
         elsewhere = frozenset(wanted()).difference(owned.partition for owned in view.partitions)
-        if not elsewhere:
-            return view.settled
+        return self._others_have(elsewhere, view) if elsewhere else view.settled
+
+    def _others_have(self, partitions: frozenset[TopicPartition], view: GroupView) -> bool:
         own = self._member.kip848_member_id()
         try:
             members = self._cluster.members(self._group, once=True)
         except KafkaUnavailableError:
             return False
         if members is None:
-            self._is_described = False
+            self.waits = False
             return view.settled
+        unassigned = partitions.difference(*(held for name, held in members.items() if name != own))
+        if unassigned and unassigned != self._last:
+            self.waits = not self._has_sibling()
+            names = named_partitions(tuple(sorted(unassigned)))
+            LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, names)
+        self._last = unassigned
+        self._answers.answered({self._group: (view.assignment, unassigned)})
         # Under KIP-848 a member without partitions does not learn that it has joined.
         joined = own in members or view.settled
-        unassigned = elsewhere.difference(*(held for name, held in members.items() if name != own))
-        is_new, self._last = unassigned != self._last, unassigned
-        if is_new and unassigned:
-            LOG.info(
-                "the run waits for partitions that no member has: group=%s %s",
-                self._group, self,
-            )  # fmt: skip
-        self._answers.answered({self._group: (view.assignment, unassigned)})
         # R118: they may come
         return joined and not unassigned and self._answers.counts(self._group)

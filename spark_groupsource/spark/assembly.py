@@ -43,11 +43,13 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     member = MembershipThread(options, port, clock, log, metrics, length=length)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     lag = _make_lag_thread(options, member, metrics)
+    run = Run.here(options.group_id, int(clock.epoch_s() * 1000))
     session = Session(
         options,
         clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
         state_exists=(lambda: None) if location is None else StateFolder(location).exists,
-        watch=_make_stop_watch(options, member),
+        watch=None if location is None else _make_stop_watch(location, run, member),
+        has_sibling=lambda: location is not None and StopFiles(location).has_sibling(run),
         # Last: nothing after it may fail, since the port stays open until the session is stopped.
         metrics_port=_open_metrics_port(options, metrics),
     )  # fmt: skip
@@ -68,12 +70,8 @@ def _open_metrics_port(options: SourceOptions, metrics: MetricsLog) -> MetricsSe
     return open_metrics_port(options, options.metrics_port, metrics, SystemClock(), time.sleep)
 
 
-def _make_stop_watch(options: SourceOptions, member: MembershipThread) -> StopWatch | None:
-    """Return the thread that watches for requests to stop; None if the query's checkpoint is not known."""
-    location = options.checkpoint_location
-    if location is None:
-        return None
-    run = Run.here(options.group_id, int(SystemClock().epoch_s() * 1000))
+def _make_stop_watch(location: str, run: Run, member: MembershipThread) -> StopWatch:
+    """Return the thread that watches for requests to stop."""
     return StopWatch(StopFiles(location), run, member, LOCAL_INTERVAL_S if is_local(location) else STORE_INTERVAL_S)
 
 

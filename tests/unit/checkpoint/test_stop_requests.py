@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import fs
@@ -70,6 +71,25 @@ def test_a_pipelines_flow_is_asked_at_its_newest_checkpoint(tmp_path: Path) -> N
     assert names(flow / "2") == [".json"]
     assert ask_to_stop(StopFiles(str(flow / "2")), {}) == {one.name: None}
     assert StopFiles(str(flow)).is_requested(one.name)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_one"),
+    [
+        ({"pid": os.getppid()}, True),
+        ({"pid": 2**22 + 1}, False),
+        ({"pid": os.getppid(), "group": "another"}, False),
+        ({"pid": os.getppid(), "application": "another"}, False),
+    ],
+    ids=["lives", "has ended", "another group", "another application"],
+)
+def test_another_source_of_the_query_is_known(location: Path, other: dict[str, Any], is_one: bool) -> None:
+    files, one = registered(location)
+    assert not files.has_sibling(one)
+    files.register(replace(one, name="a" * 32, **other))
+    assert files.has_sibling(one) == is_one
+    shutil.rmtree(location)
+    assert not files.has_sibling(one)
 
 
 def test_nothing_stays_behind_when_nobody_waits(location: Path) -> None:

@@ -114,6 +114,8 @@ class Bed:
         )
         self.watch = StopWatch(StopFiles("/nowhere"), Run.here("shop", 0), self.member, 60.0)
         self.paused = 0.0
+        # Whether another source of the query is a member.
+        self.has_sibling = False
         self._ids = itertools.count(2)
         self.session = Session(
             checked,
@@ -123,6 +125,7 @@ class Bed:
             metrics=quiet_metrics(),
             pause=self._pause,
             watch=self.watch if watched else None,
+            has_sibling=lambda: self.has_sibling,
         )
         BEDS.append(self)
 

@@ -114,6 +114,19 @@ def test_available_now_fails_if_nobody_gets_a_partition(owned: tuple[TopicPartit
         bed.session.latest_offset(START)
 
 
+@pytest.mark.parametrize("owned", [(), (P1,)], ids=["none", "one"])
+def test_available_now_does_not_wait_for_another_source_of_its_query(owned: tuple[TopicPartition, ...]) -> None:
+    """It has planned, and gives nothing up before this one has."""
+    bed = Bed(startingOffsets="earliest")
+    bed.has_sibling = True
+    bed.join(*owned)
+    bed.ends(p0=5, p1=0)
+    bed.cluster.group_members = {"m": frozenset({P1})}
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    assert bed.paused < 8.0
+
+
 def test_a_stop_ends_the_wait_for_partitions() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P1)
