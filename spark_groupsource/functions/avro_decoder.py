@@ -31,6 +31,7 @@ from spark_groupsource.functions.schema_registry import Registry, SchemaNotFound
 _UNKNOWN_FOR_S = 30.0
 # A column that is not Avro has a new "schema id" in each value.
 _MAX_UNKNOWN = 1_000
+_COLUMN_TYPES = (pa.binary(), pa.large_binary(), pa.null())
 
 
 class BadRecord(ValueError):
@@ -106,8 +107,11 @@ class Decoder:
 
         `header_ids` has the id of each record's schema from its headers, None for an id in front of the record.
         Raises `ReadError` for a bad record if the reading is strict; the record is null otherwise. Raises
-        `KafkaUnavailableError` if the registry cannot be asked.
+        `KafkaUnavailableError` if the registry cannot be asked, and `OptionError` for an array of another type.
         """
+        if column.type not in _COLUMN_TYPES:
+            value, allowed = f"a column of {column.type}", "binary, as the source's columns key and value"
+            raise errors.OptionError(errors.OPTION_INVALID, option="column", value=value, allowed=allowed)
         records = column.to_pylist()
         by_id = rows_by_id(records, header_ids)
         places: list[int | None] = [None] * len(records)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_groupsource.errors import ReadError
+from spark_groupsource.errors import OptionError, ReadError
 from spark_groupsource.functions.avro_decoder import BadRecord, schema_texts
 from spark_groupsource.functions.avro_schema import parsed
 
@@ -206,6 +206,15 @@ MALFORMED = [5, [None], [5], ["x"], [{}], [{"name": "a", "subject": "b"}], {"nam
 def test_malformed_references_are_a_bad_record(references: Any) -> None:
     with pytest.raises(BadRecord, match="its references are malformed"):
         schema_texts(Subjects(), {"schema": '"int"', "references": references})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+@pytest.mark.parametrize("kind", [pa.string(), pa.int32()])
+def test_a_column_of_another_type_is_an_error_and_no_bad_record(kind: pa.DataType, is_strict: bool) -> None:
+    """For instance one that was cast to a string before."""
+    with pytest.raises(OptionError, match=f"'column' has the value 'a column of {kind}'.*binary"):
+        decoder("int", "int", is_strict=is_strict).decode(pa.array([None, 7]).cast(kind))
+    assert decoder("int", "int").decode(pa.nulls(2)).to_pylist() == [None, None]
 
 
 def test_a_malformed_schema_of_a_writer_is_a_bad_record() -> None:
