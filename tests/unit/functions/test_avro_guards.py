@@ -100,6 +100,11 @@ def test_items_without_bytes_are_bounded(items: Any) -> None:
         read(registered, registered, bodies[3], is_strict=True)
 
 
+def test_a_boolean_that_is_neither_0_nor_1_is_true() -> None:
+    registered = of(v="boolean")
+    assert read(registered, registered, b"\0", b"\1", b"\2", b"\xff") == [{"v": n > 0} for n in range(4)]
+
+
 def test_items_without_bytes_by_name() -> None:
     registered = of(e=EMPTY, a={"type": "array", "items": "E"})
     assert read(registered, registered, b"\4\0", varint(2**40) + b"\0") == [{"e": {}, "a": [{}, {}]}, None]
