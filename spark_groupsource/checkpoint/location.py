@@ -9,6 +9,7 @@ A URI may contain credentials: use `shown_location` and `scrubbed` for texts tha
 from __future__ import annotations
 
 import re
+from posixpath import normpath
 from urllib.parse import quote, unquote
 
 from spark_groupsource.redaction import MASK
@@ -40,8 +41,9 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 def location_to_open(location: str) -> str:
     """Return a local path, or a URI for pyarrow's `FileSystem.from_uri`.
 
-    The path is taken literally, as Hadoop does. A `?name=value` after it sets pyarrow's parameters (for instance
-    `?endpoint_override=host:port&scheme=http`). Raises ValueError for a scheme that is not supported.
+    The path is taken literally but for repeated slashes and dots, as Hadoop does. A `?name=value` after it sets
+    pyarrow's parameters (for instance `?endpoint_override=host:port&scheme=http`). Raises ValueError for a scheme that
+    is not supported.
     """
     uri = _URI.fullmatch(location)
     if uri is None:
@@ -61,7 +63,9 @@ def location_to_open(location: str) -> str:
     authority, slash, path = place.partition("/")
     if scheme in ("gs", "gcs") and "retry_limit_seconds=" not in query:
         query = "&".join(part for part in (query, f"retry_limit_seconds={_GCS_RETRY_LIMIT_S}") if part)
-    return f"{_SCHEMES[scheme]}://{authority}{slash}{quote(path)}" + (f"?{query}" if query else "")
+    # As Hadoop's Path does. In a store `a//b` is another name than `a/b`, and pyarrow refuses it.
+    path = normpath(re.sub("/+", "/", slash + path)) if slash else ""
+    return f"{_SCHEMES[scheme]}://{authority}{quote(path)}" + (f"?{query}" if query else "")
 
 
 def has_generations(path: str) -> bool:

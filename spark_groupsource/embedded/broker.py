@@ -367,6 +367,9 @@ def _arguments(record: Record) -> dict[str, Any]:
         return {"value": record}
     if not isinstance(record, tuple) or not 2 <= len(record) <= 5:
         raise TypeError(f"{record!r}: a record is str, bytes or (key, value[, partition[, timestamp_ms[, headers]]])")
+    if record[3:4] == (0,):
+        # The client would take it for "not given", and send the time of now.
+        raise ValueError(f"{record!r}: timestamp_ms is 0, which the client cannot send; use 1 or more")
     names = ("key", "value", "partition", "timestamp", "headers")
     given = zip(names, record, strict=False)
     return {name: part for name, part in given if name in {"key", "value"} or part is not None}

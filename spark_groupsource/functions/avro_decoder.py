@@ -1,5 +1,7 @@
 """Decode Confluent's wire format: the id of a schema (`schema_ids`), and the record in Avro's binary encoding.
 
+A record whose whole schema is `bytes` is an exception of that format: its bytes follow as they are, without a length.
+
 Each record is read with the schema that it was written with, and resolved to the reader's schema.
 """
 
@@ -18,9 +20,9 @@ from spark_groupsource.functions.avro_columns import UNFIT, ReadColumn, column_o
 from spark_groupsource.functions.avro_encoding import encoding_of
 from spark_groupsource.functions.avro_guards import BadBytes
 from spark_groupsource.functions.avro_numbers import BadValue
-from spark_groupsource.functions.avro_reader import RecordReader
+from spark_groupsource.functions.avro_reader import RawReader, RecordReader
 from spark_groupsource.functions.avro_resolution import MismatchStep, resolution_of
-from spark_groupsource.functions.avro_schema import UnsupportedSchema, parsed
+from spark_groupsource.functions.avro_schema import PrimitiveType, UnsupportedSchema, parsed
 from spark_groupsource.functions.avro_text import text_edit
 from spark_groupsource.functions.avro_types import arrow_type
 from spark_groupsource.functions.registry_options import RegistrySettings
@@ -31,6 +33,7 @@ from spark_groupsource.functions.schema_registry import Registry, SchemaNotFound
 _UNKNOWN_FOR_S = 30.0
 # A column that is not Avro has a new "schema id" in each value.
 _MAX_UNKNOWN = 1_000
+_COLUMN_TYPES = (pa.binary(), pa.large_binary(), pa.null())
 
 
 class BadRecord(ValueError):
@@ -86,7 +89,7 @@ class Reading:
 class _Written:
     """How the records of one writer's schema are read."""
 
-    reader: RecordReader
+    reader: RecordReader | RawReader
     column: ReadColumn
 
 
@@ -106,8 +109,11 @@ class Decoder:
 
         `header_ids` has the id of each record's schema from its headers, None for an id in front of the record.
         Raises `ReadError` for a bad record if the reading is strict; the record is null otherwise. Raises
-        `KafkaUnavailableError` if the registry cannot be asked.
+        `KafkaUnavailableError` if the registry cannot be asked, and `OptionError` for an array of another type.
         """
+        if column.type not in _COLUMN_TYPES:
+            value, allowed = f"a column of {column.type}", "binary, as the source's columns key and value"
+            raise errors.OptionError(errors.OPTION_INVALID, option="column", value=value, allowed=allowed)
         records = column.to_pylist()
         by_id = rows_by_id(records, header_ids)
         places: list[int | None] = [None] * len(records)
@@ -183,10 +189,13 @@ class Decoder:
         return self._written[stored]
 
     def _written_with(self, texts: tuple[str, ...]) -> _Written:
-        step = resolution_of(parsed(texts), self._reader)
+        writer = parsed(texts)
+        step = resolution_of(writer, self._reader)
         if isinstance(step, MismatchStep):
             raise BadRecord(step.reason)
-        return _Written(RecordReader(encoding_of(step), text_edit(step)), column_of(step, self._type))
+        encoding, is_raw = encoding_of(step), isinstance(writer, PrimitiveType) and writer.kind == "bytes"
+        reader = RawReader(encoding) if is_raw else RecordReader(encoding, text_edit(step))
+        return _Written(reader, column_of(step, self._type))
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 MAX_DEPTH = 250
@@ -46,7 +48,28 @@ class _EmptyItem(dict[Any, Any]):
 def with_guards(schema: dict[str, Any], names: dict[str, Any]) -> tuple[dict[str, Any], ItemCount]:
     """Return a parsed record's schema without names of types. `names` are the types that it names."""
     guards = _Guards(names)
-    return guards.all_of(schema), guards.count
+    return guards.of(schema, 0), guards.count
+
+
+class _Level(dict[Any, Any]):
+    """The copy of a type for one level, which is made when fastavro reads the type there: it reads its key `type`.
+
+    Guards against:
+    1. A schema has 100 records that refer to each other.
+    2. Copies of all of them for all levels take minutes, and gigabytes in each Python worker.
+    """
+
+    def __init__(self, fill: Callable[[], dict[Any, Any]]) -> None:
+        super().__init__()
+        self._fill: Callable[[], dict[Any, Any]] | None = fill
+
+    def __missing__(self, key: Any) -> Any:
+        """Make the copy, once."""
+        if self._fill is None:
+            raise KeyError(key)
+        fill, self._fill = self._fill, None
+        self.update(fill())
+        return self[key]
 
 
 class _Guards:
@@ -56,46 +79,37 @@ class _Guards:
         self.count = ItemCount()
         self._names = names
         self._copies: dict[tuple[str, int], dict[Any, Any]] = {}
-        self._unfilled: list[tuple[str, int]] = []
 
-    def all_of(self, schema: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._of(schema, 0)
-        # A list instead of recursion: there are more levels than Python's stack has.
-        while self._unfilled:
-            name, level = self._unfilled.pop()
-            self._copies[name, level].update(self._of(self._names[name], level))
-        return found
-
-    def _of(self, schema: Any, level: int) -> Any:
+    def of(self, schema: Any, level: int) -> Any:
+        """Return the copy of a schema."""
         if isinstance(schema, list):
-            return {"type": "union", **{number: self._of(branch, level) for number, branch in enumerate(schema)}}
+            return {"type": "union", **{number: self.of(branch, level) for number, branch in enumerate(schema)}}
         if isinstance(schema, str):
             return self._copy(schema, level + 1) if schema in self._names else schema
         match schema["type"]:
             case "array":
                 return {"type": "array", "items": self._items(schema["items"], level)}
             case "map":
-                return {"type": "map", "values": self._of(schema["values"], level)}
+                return {"type": "map", "values": self.of(schema["values"], level)}
             case "record":
                 return {**schema, "fields": [self._field(item, level) for item in schema["fields"]]}
         return schema
 
     def _field(self, item: dict[str, Any], level: int) -> dict[str, Any]:
-        found = self._of(item["type"], level)
+        found = self.of(item["type"], level)
         return item if found is item["type"] else {**item, "type": found}
 
     def _copy(self, name: str, level: int) -> dict[Any, Any]:
         if level > MAX_DEPTH:
             return _TOO_DEEP
         if (name, level) not in self._copies:
-            self._copies[name, level] = {}
-            self._unfilled.append((name, level))
+            self._copies[name, level] = _Level(partial(self.of, self._names[name], level))
         return self._copies[name, level]
 
     def _items(self, schema: Any, level: int) -> Any:
         if not self._is_empty(schema, frozenset()):
-            return self._of(schema, level)
-        found = self._of(self._names.get(schema, schema) if isinstance(schema, str) else schema, level)
+            return self.of(schema, level)
+        found = self.of(self._names.get(schema, schema) if isinstance(schema, str) else schema, level)
         return _EmptyItem({"type": found} if isinstance(found, str) else found, self.count)
 
     def _is_empty(self, schema: Any, inside: frozenset[str]) -> bool:

@@ -37,6 +37,20 @@ class RecordReader:
         return value if self._edit is None else self._edit(value)
 
 
+class RawReader:
+    """Reads records of the schema `bytes`, which Confluent's serializers write as they are, without a length."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._is_text = encoding == "string"
+
+    def read(self, record: bytes) -> bytes | str:
+        """Return the value of a record. Raises `BadBytes` if the reader wants a text that it is not."""
+        try:
+            return record.decode() if self._is_text else record
+        except UnicodeDecodeError as error:
+            raise BadBytes(str(error)) from None
+
+
 def _read(data: BytesIO, schema: Any) -> Any:
     try:
         return fastavro.schemaless_reader(data, schema, None)

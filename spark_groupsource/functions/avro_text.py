@@ -145,7 +145,8 @@ def _scalar(step: ScalarStep, value: Any) -> Any:
     if read_kind(step) == "int" and not -(2**31) <= value < 2**31:
         raise BadValue(f"{value} is no int")
     if logical is not None and logical.name == "decimal":
-        return f"{Decimal(as_unscaled(step, value)).scaleb(-logical.scale):f}"
+        # From text: arithmetic of decimals rounds to 28 digits.
+        return f"{Decimal(f'{as_unscaled(step, value)}e-{logical.scale}'):f}"
     if logical is not None and logical.name == "date":
         return _day(value)
     factor = factor_of(step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -107,6 +108,7 @@ def _reading(url: str, subject: str | None, reader_schema: str | None, options: 
     _check(subject, reader_schema, options, (_MODE, *registry_options.REGISTRY_OPTIONS))
     of_registry = {name: value for name, value in options.items() if name != _MODE}
     settings = registry_options.registry_settings(url, of_registry, permissions_of(os.environ))
+    settings = replace(settings, context=schema_registry.context_of(subject or ""))
     client = schema_registry.Registry(settings)
     try:
         if reader_schema is None:

@@ -62,6 +62,7 @@ class RegistrySettings:
     token_login: TokenLogin | None = None
     client_secret: str = field(default="", repr=False)  # what the provider of tokens needs, too
     headers: tuple[tuple[str, str], ...] = ()
+    context: str = ""  # with its colons; empty for the default one
     tls: TlsFiles = field(default_factory=TlsFiles)
 
     @property

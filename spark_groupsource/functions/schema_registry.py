@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import re
 import time
 import urllib.error
 import urllib.request
@@ -84,10 +85,17 @@ class Registry:
         Raises `KafkaUnavailableError` if no registry answers or the login is refused, and `AccessError` if the provider
         of tokens fails; so does `by_version`.
         """
-        return self._get(f"{_GUIDS if isinstance(schema_id, UUID) else '/schemas/ids/'}{schema_id}")
+        if isinstance(schema_id, UUID):
+            return self._get(f"{_GUIDS}{schema_id}")
+        context = self._settings.context
+        return self._get(f"/schemas/ids/{schema_id}" + (f"?subject={quote(context, safe='')}" if context else ""))
 
     def by_version(self, subject: str, version: int | str = "latest") -> dict[str, Any]:
-        """Return a version of a subject, as `by_id` does, with its `id`. Raises `SchemaNotFound`."""
+        """Return a version of a subject, as `by_id` does, with its `id`. Raises `SchemaNotFound`.
+
+        A subject without a context is one of the settings' context, as references of its schemas have it.
+        """
+        subject = subject if subject.startswith(":") else self._settings.context + subject
         return self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
 
     def settings_for_tasks(self) -> RegistrySettings:
@@ -187,6 +195,18 @@ class Registry:
         return errors.KafkaUnavailableError(
             errors.SCHEMA_REGISTRY_FAILED, url=self._settings.shown, path=path, reason=masked_foreign(reason)
         )
+
+
+def context_of(subject: str) -> str:
+    """Return the context of a qualified subject, `:.context:subject`, with its colons; empty without one.
+
+    Guards against:
+    1. A registry has contexts, and each counts the ids of its schemas anew.
+    2. Records have ids of the context of `subject`.
+    3. An id without a context means the default one: the records would be read with a schema that is not theirs.
+    """
+    found = re.match(r":\.[^:]+:", subject)
+    return found[0] if found else ""
 
 
 def _is_of_registry(answer: dict[str, Any], path: str) -> bool:

@@ -140,12 +140,13 @@ def conflict(one: str, value: str | None, other: str, other_value: str, reason: 
     return OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
 
 
-# A value that cannot be the name of a variable may be the secret itself, by mistake.
+# A value that cannot be the name of a variable, or is no absolute path, may be the secret itself, by mistake.
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 def _shown_place(kind: str, place: str) -> str:
-    return place if kind == "file" or _VARIABLE.fullmatch(place) else MASK
+    is_place = os.path.isabs(place) if kind == "file" else _VARIABLE.fullmatch(place)
+    return place if is_place else MASK
 
 
 def resolved(
@@ -161,8 +162,9 @@ def resolved(
     for name, place in settings.items():
         refers = reference(name)
         kind = "file" if refers is None else refers.kind
+        shown = place if refers is None else _shown_place(kind, place)
         try:
-            with permitted(option_name(name), place):
+            with permitted(option_name(name), shown):
                 if refers is None:
                     _check_client_file(name, place, permissions)
                     found[name] = place
@@ -175,7 +177,7 @@ def resolved(
                 errors.SECRET_UNREADABLE,
                 option=option_name(name),
                 kind=_KINDS[kind],
-                value=_shown_place(kind, place),
+                value=shown,
                 host=socket.gethostname(),
                 side=side,
                 reason=getattr(error, "strerror", None) or str(error),

@@ -129,9 +129,11 @@ def timeline_of(files: Sequence[MetricsFile]) -> Timeline:
         ordered = sorted(found, key=lambda stay: stay.start)
         periods += _periods(ordered, end)
         marks += _changes(ordered)
+    # A partition that was never assigned has marks, too: of a topic that was deleted while the query was stopped.
+    partitions = {*by_partition, *(mark.lane for mark in marks if isinstance(mark.lane, TopicPartition))}
     timeline = Timeline(
         title=f"group {', '.join(groups_of(files))}", subtitle="", start=start, end=end, queries=tuple(by_query),
-        partitions=tuple(sorted(by_partition)), periods=tuple(periods), blocks=tuple(blocks),
+        partitions=tuple(sorted(partitions)), periods=tuple(periods), blocks=tuple(blocks),
         marks=tuple(sorted(marks, key=lambda mark: mark.at)), lag=tuple(lag),
     )  # fmt: skip
     return replace(timeline, subtitle=_summary(timeline))

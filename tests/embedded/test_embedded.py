@@ -73,6 +73,14 @@ def test_what_is_produced_can_be_read(kafka: EmbeddedKafka) -> None:
     assert (third.key(), third.value()) == (b"t", None)
 
 
+def test_a_timestamp_of_0_is_refused_because_the_client_would_send_now(kafka: EmbeddedKafka) -> None:
+    with pytest.raises(ValueError, match=r"timestamp_ms is 0.*use 1 or more"):
+        kafka.produce("orders", [("k", "v", 2, 0)])
+    kafka.produce("orders", [("k", "v", 2, 1)])
+    (only,) = _read(kafka, "orders", 2, 1)
+    assert only.timestamp()[1] == 1
+
+
 def test_plain_values_are_spread_over_the_partitions(kafka: EmbeddedKafka) -> None:
     kafka.produce("orders", ["a", b"b", "c"])
     assert sum(_end_offset(kafka, "orders", p) for p in range(4)) == 3

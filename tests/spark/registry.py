@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 USER_INFO = "reader:canary-7f3a-registry-password"
 BASIC = f"Basic {base64.b64encode(USER_INFO.encode()).decode()}"
@@ -24,7 +24,7 @@ TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class SchemaRegistry:
-    """Schemas by id, and subjects as lists of ids."""
+    """Schemas by id, and subjects as lists of ids. A context has a registry of its own."""
 
     def __init__(self) -> None:
         self.schemas: list[dict[str, Any]] = []
@@ -35,6 +35,7 @@ class SchemaRegistry:
         self.hangs = threading.Event()  # while it is set, requests get no answer
         self.failures: list[int] = []  # statuses of the next answers
         self.failure: Any = {"error_code": 50001, "message": "on purpose"}  # their body; bytes are sent as they are
+        self.contexts: dict[str, SchemaRegistry] = {}  # by their names with colons
         self.url = ""
 
     def register(self, subject: str, schema: object, **more: Any) -> int:
@@ -57,6 +58,12 @@ class SchemaRegistry:
         self.requests.append(f"{method} {path}")
         if self.failures:
             return self.failures.pop(0), self.failure
+        for context, registry in self.contexts.items():
+            if quote(context, safe="") in path:
+                return registry._found(method, path.replace(quote(context, safe=""), ""), body)
+        return self._found(method, path, body)
+
+    def _found(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         match [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]:
             case ["schemas", "ids", number] if method == "GET" and 0 < int(number) <= len(self.schemas):
                 return 200, self.schemas[int(number) - 1]

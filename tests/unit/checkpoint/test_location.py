@@ -23,7 +23,10 @@ from spark_groupsource.redaction import MASK
         ("dbfs:/Volumes/main/q", "/Volumes/main/q"),
         ("s3://bucket/q", "s3://bucket/q"),
         ("s3a://bucket/q", "s3://bucket/q"),
-        ("S3N://bucket/q/", "s3://bucket/q/"),
+        ("S3N://bucket/q/", "s3://bucket/q"),
+        ("s3a://bucket//a///b//q//", "s3://bucket/a/b/q"),
+        ("abfss://c@account/./a/../q", "abfss://c@account/q"),
+        ("s3a://bucket/", "s3://bucket/"),
         ("s3a://bucket", "s3://bucket"),
         ("s3a://bucket/a b%2Fc#d", "s3://bucket/a%20b%252Fc%23d"),
         (

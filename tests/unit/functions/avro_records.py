@@ -13,7 +13,7 @@ from spark_groupsource.functions.avro_decoder import Decoder, Reading
 from spark_groupsource.functions.registry_options import RegistrySettings, RegistryUrl
 from spark_groupsource.functions.schema_registry import SchemaNotFound
 
-from .avro_rules import Schema, encoded
+from .avro_rules import Schema, encoded, kind
 
 
 class SchemasInMemory:
@@ -39,7 +39,8 @@ def decoder(reader: Schema, *writers: Schema, is_strict: bool = False) -> Decode
 
 def record(number: int, writer: Schema, value: Any) -> bytes:
     """Return a record in the wire format."""
-    return b"\0" + number.to_bytes(4, "big") + encoded(writer, value)
+    is_raw = not isinstance(writer, list) and kind(writer) == "bytes"
+    return b"\0" + number.to_bytes(4, "big") + (value if is_raw else encoded(writer, value))
 
 
 def decoded(reader: Schema, writer: Schema, *values: Any, is_strict: bool = True) -> list[Any]:

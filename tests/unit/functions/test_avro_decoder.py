@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_groupsource.errors import ReadError
+from spark_groupsource.errors import OptionError, ReadError
 from spark_groupsource.functions.avro_decoder import BadRecord, schema_texts
 from spark_groupsource.functions.avro_schema import parsed
 
@@ -206,6 +207,38 @@ MALFORMED = [5, [None], [5], ["x"], [{}], [{"name": "a", "subject": "b"}], {"nam
 def test_malformed_references_are_a_bad_record(references: Any) -> None:
     with pytest.raises(BadRecord, match="its references are malformed"):
         schema_texts(Subjects(), {"schema": '"int"', "references": references})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+@pytest.mark.parametrize("kind", [pa.string(), pa.int32()])
+def test_a_column_of_another_type_is_an_error_and_no_bad_record(kind: pa.DataType, is_strict: bool) -> None:
+    """For instance one that was cast to a string before."""
+    with pytest.raises(OptionError, match=f"'column' has the value 'a column of {kind}'.*binary"):
+        decoder("int", "int", is_strict=is_strict).decode(pa.array([None, 7]).cast(kind))
+    assert decoder("int", "int").decode(pa.nulls(2)).to_pylist() == [None, None]
+
+
+BYTES = {"type": "bytes"}
+
+
+@pytest.mark.parametrize("writer", ["bytes", BYTES, decimal(20, 0)])
+@pytest.mark.parametrize("data", [b"\6abc", b"hello", b"", b"\xff", b"\1"])
+def test_a_record_of_the_schema_bytes_has_no_length(writer: Any, data: bytes) -> None:
+    """An exception of Confluent's wire format, in all of their serializers."""
+    record = b"\0\0\0\0\1" + data
+    for reader in (writer, "bytes", ["null", "bytes"]):
+        found = decoder(reader, writer, is_strict=reader != writer).decode(pa.array([record], pa.binary()))
+        is_number = reader == decimal(20, 0)
+        number = Decimal(int.from_bytes(data, "big", signed=True)) if data else None
+        assert found.to_pylist() == [number if is_number else data]
+    (text,) = decoder("string", writer).decode(pa.array([record], pa.binary())).to_pylist()
+    assert text == (None if data == b"\xff" else data.decode())
+
+
+@pytest.mark.parametrize("kind", [["null", "bytes"], {"type": "fixed", "name": "F", "size": 2}, "string"])
+def test_other_records_have_avros_encoding(kind: Any) -> None:
+    value = (1, b"ab") if isinstance(kind, list) else "ab" if kind == "string" else b"ab"
+    assert decoded(kind, kind, value) == ["ab" if kind == "string" else b"ab"]
 
 
 def test_a_malformed_schema_of_a_writer_is_a_bad_record() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -98,6 +99,32 @@ def test_items_without_bytes_are_bounded(items: Any) -> None:
     assert [row and len(row["a"]) for row in found] == [0, 3, MAX_EMPTY_ITEMS, None, 3]
     with pytest.raises(ReadError, match=f"more than {MAX_EMPTY_ITEMS} items of an array have no bytes"):
         read(registered, registered, bodies[3], is_strict=True)
+
+
+def test_many_records_that_refer_to_each_other_take_no_minutes() -> None:
+    defined: set[int] = set()
+    count = 60
+
+    def node(number: int) -> Any:
+        """Return a record that refers to all of them, or its name if it is defined already."""
+        name = f"N{number}"
+        if number in defined:
+            return name
+        defined.add(number)
+        fields = [{"name": f"f{other}", "type": ["null", node(other)]} for other in range(count)]
+        return {"type": "record", "name": name, "fields": fields}
+
+    registered = of(v="int", x=["null", node(0)])
+    began_s = time.process_time()
+    nulls = b"\0" * count
+    inner = b"\2\2" + nulls + b"\0" * (count - 1)
+    assert read(of(v="int"), registered, b"\2\0", b"\4" + inner) == [{"v": 1}, {"v": 2}]
+    assert time.process_time() - began_s < 10
+
+
+def test_a_boolean_that_is_neither_0_nor_1_is_true() -> None:
+    registered = of(v="boolean")
+    assert read(registered, registered, b"\0", b"\1", b"\2", b"\xff") == [{"v": n > 0} for n in range(4)]
 
 
 def test_items_without_bytes_by_name() -> None:

@@ -76,6 +76,16 @@ def test_deeper_records_evolve_too() -> None:
         assert json.loads(row["parts"][0]) == {"v": 2, "parts": [], "added": "/w=="}
 
 
+def test_a_decimal_in_a_text_has_all_its_digits() -> None:
+    """Python's decimals are rounded to 28 digits by default."""
+    digits = 10**37 + 9_876_543_211
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}
+    for number, shown in ((digits, "100000000000000000000000000098765432.11"), (-5, "-0.05"), (0, "0.00")):
+        value = {"p": number.to_bytes(16, "big", signed=True), "parts": []}
+        for row in read(node(p=price), node(p=price), value | {"parts": [value]}, {"p": "bytes"}):
+            assert json.loads(row["parts"][0]) == {"p": shown, "parts": []}
+
+
 def test_a_bad_value_inside_a_text_is_a_bad_record() -> None:
     value = {"v": 0, "parts": [{"v": 2**62, "parts": []}]}
     at = {"type": "long", "logicalType": "timestamp-millis"}

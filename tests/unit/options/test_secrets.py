@@ -25,6 +25,7 @@ from spark_groupsource.options.client_settings import CODE_SETTINGS, SHOWN_SECRE
 from spark_groupsource.options.librdkafka_names import settings_table
 from spark_groupsource.options.model import Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
+from spark_groupsource.options.permissions import EVERYTHING, Permissions
 from spark_groupsource.options.secrets import CLIENT_FILES, SECRET_SETTINGS, reference
 from spark_groupsource.redaction import MASK, masked, remember
 from spark_groupsource.spark.source import GroupKafkaBatchReader, GroupKafkaDataSource, GroupKafkaPartition
@@ -171,6 +172,14 @@ def test_each_machine_reads_its_own_rack(prefix: str, tmp_path: Path, monkeypatc
 
 def test_a_secret_in_the_place_of_a_variables_name_is_not_shown() -> None:
     assert "hunter2" not in refused({"kafka.sasl.password.env": "hunter2-secret"}, "NOT_PERMITTED")
+
+
+@pytest.mark.parametrize(("permissions", "condition"), [(None, "NOT_PERMITTED"), (EVERYTHING, "SECRET_UNREADABLE")])
+def test_a_secret_in_the_place_of_a_path_is_not_shown(permissions: Permissions | None, condition: str) -> None:
+    options = parse_options(REQUIRED | {"kafka.sasl.password.file": "hunter2-secret"}, permissions=permissions)
+    with pytest.raises(OptionError, match=rf"{condition}.*'kafka.sasl.password.file'") as raised:
+        base_settings(options, "member")
+    assert "hunter2" not in str(raised.value)
 
 
 def test_a_variable_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,15 @@ def test_a_killed_query_is_silent_until_its_partition_is_taken_over() -> None:
     assert found.blocks == (Block("a", "a", 2.5, 3, 5),)
 
 
+def test_a_loss_of_a_partition_that_was_never_assigned_has_a_lane() -> None:
+    """Of a topic that was deleted while the query was stopped."""
+    lost = line(2, "data_lost", "a", P1, ranges=[["orders", 1, 10, 20]])
+    found = timeline_of(files(line(0, "started", "a"), line(1, "assigned", "a", P0), lost, line(3, "left", "a")))
+    assert found.lanes() == ("a", P0, P1)
+    assert marks(found, MarkKind.DATA_LOSS) == [("a", 2), (P1, 2)]
+    assert found.subtitle.startswith("1 query, 2 partitions")
+
+
 def test_a_loss_is_shown_with_its_ranges_on_the_partition() -> None:
     lost = line(2, "data_lost", "a", P0, ranges=[["orders", 0, 10, 20]], reason="the topic was deleted")
     found = timeline_of(files(line(0, "started", "a"), line(1, "assigned", "a", P0), lost, line(3, "left", "a")))
