@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from enum import Enum
 
 from spark_groupsource import errors
@@ -264,16 +264,20 @@ def check_executor_settings(
     return _check_each(settings, shown, EXECUTOR_PREFIX, permissions)
 
 
-def warn_of_unused(settings: Mapping[str, str], prefix: str, protocols: Sequence[str]) -> None:
-    """Log a warning for settings of TLS, or of a login, that no client uses. `protocols`: each client's own.
+def warn_of_unused(client: Mapping[str, str], executor: Mapping[str, str]) -> None:
+    """Log a warning for settings of TLS, or of a login, that no client uses.
 
     The client ignores them, so the user may believe that the connections are encrypted. It is no error: settings that
     several environments share may contain them.
     """
-    for kind in ("ssl", "sasl"):
-        unused = sorted(prefix + name for name in settings if name.startswith(f"{kind}."))
-        if unused and not any(kind in protocol.lower() for protocol in protocols):
-            LOG.warning("no effect with security.protocol=%s: %s", protocols[-1], ", ".join(unused))
+    common = client.get("security.protocol", "plaintext")
+    own = executor.get("security.protocol", common)
+    # The executors have the common settings, too.
+    for settings, prefix, protocols in ((client, CLIENT_PREFIX, (own, common)), (executor, EXECUTOR_PREFIX, (own,))):
+        for kind in ("ssl", "sasl"):
+            unused = sorted(prefix + name for name in settings if name.startswith(f"{kind}."))
+            if unused and not any(kind in protocol.lower() for protocol in protocols):
+                LOG.warning("no effect with security.protocol=%s: %s", protocols[-1], ", ".join(unused))
 
 
 def has_own_identity(own: Mapping[str, str]) -> bool:
