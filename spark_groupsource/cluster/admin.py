@@ -196,6 +196,24 @@ class AdminRequests:
         except KafkaException as error:
             raise _topic_error(topic, error) from None
 
+    def described(self, futures: Mapping[str, Future[TopicDescription]]) -> dict[str, TopicDescription]:
+        """Return the results of a request for topics.
+
+        Raises `_TopicError`; for topics that the client may not describe, one that names all of them.
+        """
+        found: dict[str, TopicDescription] = {}
+        denied: list[_TopicError] = []
+        for name, future in futures.items():
+            try:
+                found[name] = self.result(future, name)
+            except _TopicError as error:
+                if error.cause.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise
+                denied.append(error)
+        if denied:
+            raise _TopicError(", ".join(error.topic for error in denied), denied[0].cause)
+        return found
+
     def require_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> None:
         """Learn the leaders, see `learn_leaders`. Raises `_TopicError` if a partition has none."""
         leaderless = sorted(self.learn_leaders(wanted, timeout_s))
@@ -226,7 +244,7 @@ class AdminRequests:
             self._led_until = Deadline(self._clock, _LEADERS_FRESH_S)
         futures = self.client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
         try:
-            found = {name: _leaders_described(self.result(futures[name], name)) for name in names}
+            found = {name: _leaders_described(topic) for name, topic in self.described(futures).items()}
         except _TopicError as error:
             if error.cause.code() not in _AWAY:
                 raise
@@ -569,7 +587,7 @@ class LibrdkafkaCluster:
         futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
 
         def answers() -> dict[str, TopicInfo]:
-            described = {name: self._admin.result(futures[name], name) for name in names}
+            described = self._admin.described(futures)
             self._admin.saw(described, _leaders_described)
             found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
             self._topics |= found

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -436,13 +436,21 @@ class LibrdkafkaGroup:
         if group_error is not None:
             self._listener.on_error(group_error)
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            read = self._options.subscription
-            named = _DENIED_TOPIC.findall(error.str() or "") or read.topics or [read.value]
-            self._listener.on_error(topics_denied(self._options, named))
+            self._listener.on_error(topics_denied(self._options, self._denied_topics(error)))
         elif error.code() in _PASSING:
             LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
         else:
             LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
+
+    def _denied_topics(self, error: KafkaError | None) -> Collection[str]:
+        """Return the topics that the client may not read; all if it names none. It reports each by its own error."""
+        named = set[str]()
+        while error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            named.update(_DENIED_TOPIC.findall(error.str() or ""))
+            message = self._client().poll(0)
+            error = message.error() if message is not None else None
+        read = self._options.subscription
+        return named or read.topics or [read.value]
 
     def _unusable(self) -> bool:
         """Return whether the client has become another member and keeps its old partitions. Report it once (rule R72).
