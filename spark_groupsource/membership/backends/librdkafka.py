@@ -84,9 +84,8 @@ _LEAVE_S = 10.0
 _LEAVE_STEP_S = 0.02
 
 # States of librdkafka's `rd_kafka_cgrp_join_state_names` in which the client is done, or waits for the other members.
-_SETTLED = frozenset(("steady", "wait-join", "wait-sync"))
-# Also the state of a client that takes part in no rebalance.
-_IDLE = "init"
+# In "init" it is no member: no topic exists, or with option assign; or it has no partition (KIP-848).
+_SETTLED = frozenset(("init", "steady", "wait-join", "wait-sync"))
 _UNSETTLED_AFTER_S = 30.0
 
 
@@ -404,19 +403,9 @@ class LibrdkafkaGroup:
         if known:
             # The client is connected to its coordinator, so its identity was accepted.
             self._transport.worked()
-            state = group.get("join_state", "steady")
-            self._joining.saw("steady" if state == _IDLE and self._takes_part_in_nothing() else state)
+            self._joining.saw(group.get("join_state", "steady"))
         if group is not None:
             self._listener.on_coordinator(known)
-
-    def _takes_part_in_nothing(self) -> bool:
-        """Return whether no rebalance waits for a client in the state `_IDLE`.
-
-        Under KIP-848 a member without partitions stays in it. A client without a member id is in no group: option
-        `assign`, or no topic exists yet. A closing client is not asked.
-        """
-        is_new = self._options.group_protocol is GroupProtocol.CONSUMER
-        return is_new or self._closing or not self._client().memberid()
 
     def _count_lost_answers(self, brokers: Mapping[str, Any]) -> None:
         """Report requests to the coordinator that the client has given up, among them heartbeats (rule R84)."""

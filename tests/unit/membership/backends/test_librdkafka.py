@@ -149,40 +149,22 @@ def item(number: int, offset: int = 5, topic: str = "orders") -> CommitItem:
 # --- a rebalance that the client does not finish
 
 
-def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    bed = Bed()
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not in "init", in which it sends no heartbeats: without an existing topic, or without a partition (KIP-848)."""
+    bed = Bed(**{"kafka.group.protocol": protocol})
     said = 0
     for state, seconds, more in (
-        ("wait-metadata", 29.0, 0), ("steady", 1.0, 0), ("wait-join", 300.0, 0), ("init", 29.0, 0), ("init", 1.0, 0),
-        ("init", 60.0, 1), ("wait-metadata", 60.0, 0), ("steady", 1.0, 0), ("init", 1.0, 0), ("init", 30.0, 0),
-        ("init", 1.0, 1),
+        ("wait-metadata", 29.0, 0), ("steady", 1.0, 0), ("wait-join", 300.0, 0), ("init", 300.0, 0),
+        ("wait-assign-call", 29.0, 0), ("wait-unassign-call", 1.0, 0), ("wait-assign-call", 60.0, 1),
+        ("wait-metadata", 60.0, 0), ("steady", 1.0, 0), ("wait-assign-call", 31.0, 0), ("wait-assign-call", 1.0, 1),
     ):  # fmt: skip
         bed.tell_coordinator("up", join_state=state)
         said += more
         assert caplog.text.count("does not finish a rebalance") == said, (state, seconds)
         bed.clock.advance(seconds)
-
-
-def test_a_member_without_partitions_under_kip_848_is_in_no_rebalance(caplog: pytest.LogCaptureFixture) -> None:
-    """Its client says "init" until it gets a partition: for ever, with more members than partitions."""
-    bed = Bed(**{"kafka.group.protocol": "consumer"})
-    for state, said in (("init", 0), ("init", 0), ("wait-assign-call", 0), ("wait-assign-call", 1)):
-        bed.tell_coordinator("up", join_state=state)
-        assert caplog.text.count("does not finish a rebalance") == said
-        bed.clock.advance(60.0)
-
-
-@pytest.mark.parametrize("kind", [AssignedPartitions, LibrdkafkaGroup])
-def test_a_client_without_a_member_id_is_in_no_rebalance(
-    kind: type[LibrdkafkaGroup], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its state is "init", too: with option `assign`, or while no topic exists."""
-    bed = Bed(kind)
-    bed.client.member_id = None
-    for _ in range(3):
-        bed.tell_coordinator("up", join_state="init")
-        bed.clock.advance(60.0)
-    assert "does not finish a rebalance" not in caplog.text
 
 
 # --- a topic that the client may not read
