@@ -336,6 +336,8 @@ def _check_permitted(name: str, value: str, permissions: Permissions) -> None:
 def _as_librdkafka_has_it(given: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Return the settings under librdkafka's names and within its bounds."""
     found = {name: value for name, value in given.items() if name not in _IGNORED | _JAVA_NAMES.keys()}
+    if "bootstrap.servers" in found:
+        found["bootstrap.servers"] = "".join(found["bootstrap.servers"].split())
     for name in sorted(_IGNORED & given.keys()):
         shown = shown_unknown(name, given[name])
         LOG.warning("%s%s=%s is ignored: kafka.socket.timeout.ms limits the duration of requests", prefix, name, shown)
