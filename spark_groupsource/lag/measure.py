@@ -101,7 +101,7 @@ class LagRequests:
             times = self._times(unread, deadline) if unread else {}
             for partition in chunk:
                 if partition not in bounds:
-                    lag_inputs.append(LagInput(partition, committed[partition], 0, None))
+                    lag_inputs.append(LagInput(partition, committed[partition]))
                     continue
                 first, last = bounds[partition]
                 retention = retentions.get(partition.topic, Retention(known=False))
