@@ -141,11 +141,12 @@ QUERIES = (
         ),
     ),
     Panel(
-        "Repeated, lost, and other events", "Upper bounds of repeated and lost records, and events that need a look.",
-        "short",
+        "Repeated, lost, and other events", "Upper bounds of repeated records, and of all that running queries have"
+        " lost; events that need a look.", "short",
         (
             (_each("groupkafka_records_repeated_total", calls="increase"), "{{group}} repeated"),
-            (_each("groupkafka_records_lost_total", calls="increase"), "{{group}} lost"),
+            # All: a query may count a loss before its first scrape, which is no increase.
+            (f"sum by (group) (groupkafka_records_lost_total{{{_QUERY}}})", "{{group}} lost"),
             (
                 _each(
                     "groupkafka_events_total", "group, event", "increase",

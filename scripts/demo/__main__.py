@@ -70,6 +70,7 @@ class Member:
     """A running copy of the job, and what its lines have told so far."""
 
     child: Child
+    started: bool = False
     batches: int = 0
     owned: frozenset[int] = frozenset()
     stopped_cleanly: bool = False
@@ -83,6 +84,7 @@ class Member:
         for line in self.child.new_lines():
             # What the job prints last. The exit code cannot tell: a JVM that was sent SIGTERM ends with 143 either way.
             self.stopped_cleanly |= line.endswith("flight-delays stopped: DRAINED")
+            self.started |= line == "flight-delays started"
             owned = owned_partitions(line)
             if owned is None:
                 continue
@@ -95,11 +97,9 @@ class Member:
     def shown(self) -> str:
         if not self.child.running:
             return f"{self.name} has left"
-        return (
-            f"{self.name} owns {number_ranges(sorted(self.owned)) or 'none'}"
-            if self.batches
-            else f"{self.name} is starting"
-        )
+        if self.batches:
+            return f"{self.name} owns {number_ranges(sorted(self.owned)) or 'none'}"
+        return f"{self.name} {'joins, and reads its first batch' if self.started else 'waits for Spark to start'}"
 
 
 def embedded_options(options: Mapping[str, str]) -> dict[str, str]:

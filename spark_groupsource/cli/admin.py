@@ -116,7 +116,10 @@ class GroupAdmin:
         return found
 
     def group_offsets(self) -> dict[TopicPartition, GroupOffset]:
-        """Return all committed offsets of the group."""
+        """Return all committed offsets of the group.
+
+        Raises `CommandError` for a broker that lists none: it describes no groups either (the embedded one).
+        """
         request = [ConsumerGroupTopicPartitions(self._group)]
 
         def ask() -> list[ClientPartition]:
@@ -131,11 +134,14 @@ class GroupAdmin:
             return [part for part in answer.topic_partitions if part.offset >= 0]
 
         try:
-            return decoded_offsets(ask)
+            found = decoded_offsets(ask)
         except KafkaException as error:
             if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return {}
             raise self._mapped(error, "OffsetFetch") from None
+        if not found:
+            self.described()
+        return found
 
     def commit(self, items: Sequence[CommitItem]) -> None:
         """Commit all offsets, in as many requests as needed.

@@ -135,13 +135,11 @@ def _ours(text: str) -> SourceOffset | None:
 def group_origin(group: str, admin: GroupAdmin) -> Origin:
     """Return the committed offsets of another group. Raises `CommandError` if it has none."""
     name = f"group '{group}'"
-    # First, because the embedded broker refuses this request, and lists no offsets.
-    members = admin.member_names()
     held = {p: committed.offset for p, committed in admin.group_offsets().items() if committed.offset is not None}
     if not held:
         raise _unusable(name, "it has no committed offsets", "check --from-group and --bootstrap-servers")
     notes: tuple[str, ...] = ()
-    if members:
+    if members := admin.member_names():
         notes = (
             f"WARNING: {name} has live members ({', '.join(members)}). What they read from now on is read again. Stop"
             " them first.",

@@ -21,7 +21,13 @@ from spark_groupsource.errors import CommandError
 from spark_groupsource.lag.model import CLOCK_SKEW_MS
 from spark_groupsource.model.names import GROUP_NAME, PORT_MAX, group_name
 from spark_groupsource.model.offsets import TIME_MAX_MS
-from spark_groupsource.options.client_settings import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS, shown_value
+from spark_groupsource.options.client_settings import (
+    CLIENT_PREFIX,
+    EXECUTOR_PREFIX,
+    UNSAFE_SETTINGS,
+    shown_value,
+    warn_of_unused,
+)
 from spark_groupsource.options.model import Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING
@@ -567,7 +573,7 @@ def client_options(connection: Connection) -> SourceOptions:
     """
     raw = {} if connection.config is None else _properties(connection.config)
     group = {"kafka.group.id": connection.group} if connection.group else {}
-    return parse_options(
+    options = parse_options(
         raw
         | group
         | {
@@ -581,6 +587,8 @@ def client_options(connection: Connection) -> SourceOptions:
         # The caller of a command could read the files without it, and may run programs anyway.
         permissions=EVERYTHING,
     )
+    warn_of_unused(options.client_settings, options.executor_settings)
+    return options
 
 
 def _properties(path: Path) -> dict[str, str]:

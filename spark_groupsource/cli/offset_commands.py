@@ -62,8 +62,6 @@ class OffsetCommands:
         """Write the group's offsets to a file. Raises errors of the catalogue."""
         groups = self._group_offsets()
         if not groups:
-            # A broker that does not describe groups, the embedded one, lists no offsets either: this is its error.
-            self._admin.member_names()
             raise _unknown(command)
         described = self._described(groups, (), command.connection.group)
         kept: dict[TopicPartition, Saved] = {}

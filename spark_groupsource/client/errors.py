@@ -218,7 +218,7 @@ def map_error(
 ) -> GroupKafkaError:
     """Map a client's error to the one of the catalogue that names the option, the value and what to do.
 
-    `waited_s` is the time that unreachable brokers had to answer.
+    `topic` may name several, comma separated. `waited_s` is the time that unreachable brokers had to answer.
 
     Guards against:
     1. A provider of tokens is away. The client reports that, and goes on with the token that it has.
@@ -243,7 +243,7 @@ def map_error(
     if code in NO_TOPIC:
         return OptionError(errors.TOPIC_UNKNOWN, option=subscription.option, value=subscription.value, topic=topic)
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return topics_denied(options, [topic])
+        return topics_denied(options, topic.split(", "))
     return map_group_error(options, error) or KafkaUnavailableError(
         errors.CLUSTER_REQUEST_FAILED, request=request, reason=error.str()
     )

@@ -61,8 +61,7 @@ def base_settings(options: SourceOptions, role: str) -> dict[str, Any]:
     remember(value for name, value in settings.items() if is_sensitive(name) or name in read)
     if options.token_login is not None:
         settings[TOKENS] = _token_keeper(settings, options.token_login, side)
-    # A list may have a broker a line, and librdkafka would take the line's end for a part of the name.
-    settings["bootstrap.servers"] = "".join(options.bootstrap_servers.split())
+    settings["bootstrap.servers"] = options.bootstrap_servers
     settings["client.id"] = f"{settings.get('client.id', 'groupkafka')}-{role}"
     settings["logger"] = quiet_logger(role)
     return settings

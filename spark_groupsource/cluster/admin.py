@@ -196,6 +196,24 @@ class AdminRequests:
         except KafkaException as error:
             raise _topic_error(topic, error) from None
 
+    def described(self, futures: Mapping[str, Future[TopicDescription]]) -> dict[str, TopicDescription]:
+        """Return the results of a request for topics.
+
+        Raises `_TopicError`; for topics that the client may not describe, one that names all of them.
+        """
+        found: dict[str, TopicDescription] = {}
+        denied: list[_TopicError] = []
+        for name, future in futures.items():
+            try:
+                found[name] = self.result(future, name)
+            except _TopicError as error:
+                if error.cause.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise
+                denied.append(error)
+        if denied:
+            raise _TopicError(", ".join(error.topic for error in denied), denied[0].cause)
+        return found
+
     def require_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> None:
         """Learn the leaders, see `learn_leaders`. Raises `_TopicError` if a partition has none."""
         leaderless = sorted(self.learn_leaders(wanted, timeout_s))
@@ -226,7 +244,7 @@ class AdminRequests:
             self._led_until = Deadline(self._clock, _LEADERS_FRESH_S)
         futures = self.client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
         try:
-            found = {name: _leaders_described(self.result(futures[name], name)) for name in names}
+            found = {name: _leaders_described(topic) for name, topic in self.described(futures).items()}
         except _TopicError as error:
             if error.cause.code() not in _AWAY:
                 raise
@@ -328,8 +346,8 @@ class LibrdkafkaCluster:
         self._pause = pause
         self._abandoned = abandoned
         self._admin = AdminRequests(options, clock, make_client)
-        self._transport, self._patience = self._admin.transport, self._admin.patience
-        self._probe = Probe(options, self._transport)
+        self.transport, self._patience = self._admin.transport, self._admin.patience
+        self._probe = Probe(options, self.transport)
         self._answered = False
         self._topics: dict[str, TopicInfo] = {}  # as last returned
 
@@ -351,7 +369,7 @@ class LibrdkafkaCluster:
                 except KafkaException as error:
                     client.poll(0)
                     slow = kafka_error(error).code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
-                    if not slow or deadline.expired() or self._transport.refused_for_good or self._abandoned():
+                    if not slow or deadline.expired() or self.transport.refused_for_good or self._abandoned():
                         raise _topic_error("?", error) from None
                     # The client continues to connect meanwhile, which takes some round trips.
                     self._patience()
@@ -496,7 +514,7 @@ class LibrdkafkaCluster:
                 # A deleted topic has no leader that could answer.
                 self._asked("DescribeTopics", partial(self._check_exist, silent), _UNKNOWN_TOPIC_PATIENCE_S)
             if len(found) < len(positions) and (outage.expired() or self._abandoned()):
-                reason = self._transport.text or f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s"
+                reason = self.transport.text or f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s"
                 raise KafkaUnavailableError(
                     errors.CLUSTER_REQUEST_FAILED, request="OffsetForLeaderEpoch", reason=reason
                 )
@@ -569,7 +587,7 @@ class LibrdkafkaCluster:
         futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
 
         def answers() -> dict[str, TopicInfo]:
-            described = {name: self._admin.result(futures[name], name) for name in names}
+            described = self._admin.described(futures)
             self._admin.saw(described, _leaders_described)
             found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
             self._topics |= found
@@ -630,7 +648,7 @@ class LibrdkafkaCluster:
                 if left == 0 or not self._may_heal(error.cause, absent or stale, outage):
                     waited_s = self._clock.monotonic_s() - begun_s
                     raise map_error(
-                        self._options, error.cause, request, self._transport, error.topic, waited_s=waited_s
+                        self._options, error.cause, request, self.transport, error.topic, waited_s=waited_s
                     ) from None
                 self._patience()
                 left = None if left is None else left - 1
@@ -638,12 +656,12 @@ class LibrdkafkaCluster:
                 self._pause(self._options.fetch_retry_interval_s)
             else:
                 self._answered = True
-                self._transport.worked()
+                self.transport.worked()
                 return answer
 
     def _may_heal(self, cause: KafkaError, stale: Deadline | None, outage: StepDeadline) -> bool:
         """Return whether to ask again. `stale`: the time for stale metadata, if the error says that it is."""
-        if self._transport.refused_for_good or self._abandoned():
+        if self.transport.refused_for_good or self._abandoned():
             return False
         if stale is not None:
             return not stale.expired()

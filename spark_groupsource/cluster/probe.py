@@ -135,7 +135,7 @@ class Probe:
         """Return the offset of the first record at or after each of these offsets, and the size of what follows it.
 
         The size is of keys, values and headers. The estimate uses the first records of each partition. Partitions
-        without a record in time are left out.
+        without an answer in time are left out.
 
         Guards against:
         1. A log begins with a hole: compaction or an aborted transaction has left a million offsets without records.
@@ -155,10 +155,11 @@ class Probe:
         wanted = [ClientPartition(*tp, offset) for tp, offset in positions.items()]
         for messages in self._messages(self._consumer, wanted, timeout_s):
             for message in messages:
-                partition = partition_of(message)
-                if message.error() is None:
-                    offset = message.offset() or 0
+                partition, error = partition_of(message), message.error()
+                offset = message.offset() or 0
+                if error is None or error.code() == KafkaError._PARTITION_EOF:
                     starts.setdefault(partition, offset)
+                if error is None:
                     sizes[partition] = sizes.get(partition, 0) + _size_of(message)
                     ends[partition] = offset + 1
                 left.discard(partition)
@@ -168,7 +169,8 @@ class Probe:
         # A slow leader may be late once. After an outage, a client may wait for long before it asks again.
         if again or (left and not sizes):
             self.close()
-        return {tp: NextRecords(starts[tp], sizes[tp] / max(1, ends[tp] - starts[tp])) for tp in sizes}
+        found = {tp: NextRecords(first, None) for tp, first in starts.items()}
+        return found | {tp: NextRecords(starts[tp], sizes[tp] / max(1, ends[tp] - starts[tp])) for tp in sizes}
 
     def close(self) -> None:
         """Free the client; idempotent.

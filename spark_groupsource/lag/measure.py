@@ -14,7 +14,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Messa
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.answers import partition_of, received
-from spark_groupsource.client.errors import WAITING, TransportState, mapped_errors
+from spark_groupsource.client.errors import WAITING, mapped_errors
 from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline
@@ -63,7 +63,6 @@ class LagRequests:
         self._options = options
         self._clock = clock
         self._abandoned = abandoned
-        self._transport = TransportState(options.token_login)
         self._cluster = LibrdkafkaCluster(options, clock, pause, abandoned)
         self._retention_unanswered = False
         self._consumer: Consumer | None = None
@@ -102,7 +101,7 @@ class LagRequests:
             times = self._times(unread, deadline) if unread else {}
             for partition in chunk:
                 if partition not in bounds:
-                    lag_inputs.append(LagInput(partition, committed[partition], 0, None))
+                    lag_inputs.append(LagInput(partition, committed[partition]))
                     continue
                 first, last = bounds[partition]
                 retention = retentions.get(partition.topic, Retention(known=False))
@@ -129,7 +128,7 @@ class LagRequests:
         """
         consumer = self._reader()
         waiting, times = dict(unread), dict[TopicPartition, int | None]()
-        with mapped_errors(self._options, "Fetch", self._transport):
+        with mapped_errors(self._options, "Fetch", self._cluster.transport):
             consumer.assign([ClientPartition(*partition, at) for partition, (at, _) in unread.items()])
             while waiting and not deadline.expired() and not self._abandoned():
                 answered = []
@@ -152,7 +151,7 @@ class LagRequests:
         if self._consumer is None:
             settings = few_records_settings(self._options, "lag") | _SETTINGS
             with creating_client(self._options):
-                self._consumer = new_consumer({**settings, "error_cb": self._transport})
+                self._consumer = new_consumer({**settings, "error_cb": self._cluster.transport})
         return self._consumer
 
     # --- retention
@@ -169,7 +168,7 @@ class LagRequests:
             WAITING.warning(
                 "no broker reports the topics' retention, so the time until unread records are lost is not known:"
                 " servers=%s last_error=%s",
-                self._options.bootstrap_servers, self._transport.text or "none",
+                self._options.bootstrap_servers, self._cluster.transport.text or "none",
             )  # fmt: skip
         self._retention_unanswered = not is_answered
         return {topic: retention_of(config) for topic, config in configs.items()}

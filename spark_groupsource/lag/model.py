@@ -36,14 +36,14 @@ class Retention:
 class LagInput:
     """Lag inputs of a partition: committed offset (None: none), log bounds, timestamp of the next unread record (ms).
 
-    `end` is None if the partition has no leader: then nothing is known of its log. `none_left`: no record is left to
+    Without log bounds the partition has no leader: then nothing is known of its log. `none_left`: no record is left to
     read, only offsets without records (transaction markers, compaction).
     """
 
     partition: TopicPartition
     committed: int | None
-    beginning: int
-    end: int | None
+    beginning: int = 0
+    end: int | None = None
     next_ms: int | None = None
     retention: Retention = Retention()
     none_left: bool = False

@@ -87,10 +87,13 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class NextRecords:
-    """Hold the offset of a partition's next record, and the average number of bytes per offset from there on."""
+    """Hold the offset of a partition's next record, and the average number of bytes per offset from there on.
+
+    Without a record up to the log's end, that is the offset, and the number is not known.
+    """
 
     first: int
-    bytes_per_offset: float
+    bytes_per_offset: float | None
 
 
 @dataclass(frozen=True, slots=True, order=True)

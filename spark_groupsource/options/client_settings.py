@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from enum import Enum
 
 from spark_groupsource import errors
@@ -264,16 +264,20 @@ def check_executor_settings(
     return _check_each(settings, shown, EXECUTOR_PREFIX, permissions)
 
 
-def warn_of_unused(settings: Mapping[str, str], prefix: str, protocols: Sequence[str]) -> None:
-    """Log a warning for settings of TLS, or of a login, that no client uses. `protocols`: each client's own.
+def warn_of_unused(client: Mapping[str, str], executor: Mapping[str, str]) -> None:
+    """Log a warning for settings of TLS, or of a login, that no client uses.
 
     The client ignores them, so the user may believe that the connections are encrypted. It is no error: settings that
     several environments share may contain them.
     """
-    for kind in ("ssl", "sasl"):
-        unused = sorted(prefix + name for name in settings if name.startswith(f"{kind}."))
-        if unused and not any(kind in protocol.lower() for protocol in protocols):
-            LOG.warning("no effect with security.protocol=%s: %s", protocols[-1], ", ".join(unused))
+    common = client.get("security.protocol", "plaintext")
+    own = executor.get("security.protocol", common)
+    # The executors have the common settings, too.
+    for settings, prefix, protocols in ((client, CLIENT_PREFIX, (own, common)), (executor, EXECUTOR_PREFIX, (own,))):
+        for kind in ("ssl", "sasl"):
+            unused = sorted(prefix + name for name in settings if name.startswith(f"{kind}."))
+            if unused and not any(kind in protocol.lower() for protocol in protocols):
+                LOG.warning("no effect with security.protocol=%s: %s", protocols[-1], ", ".join(unused))
 
 
 def has_own_identity(own: Mapping[str, str]) -> bool:
@@ -332,6 +336,8 @@ def _check_permitted(name: str, value: str, permissions: Permissions) -> None:
 def _as_librdkafka_has_it(given: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Return the settings under librdkafka's names and within its bounds."""
     found = {name: value for name, value in given.items() if name not in _IGNORED | _JAVA_NAMES.keys()}
+    if "bootstrap.servers" in found:
+        found["bootstrap.servers"] = "".join(found["bootstrap.servers"].split())
     for name in sorted(_IGNORED & given.keys()):
         shown = shown_unknown(name, given[name])
         LOG.warning("%s%s=%s is ignored: kafka.socket.timeout.ms limits the duration of requests", prefix, name, shown)

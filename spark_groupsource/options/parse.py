@@ -35,7 +35,6 @@ from spark_groupsource.options.client_settings import (
     invalid_option,
     librdkafka_has,
     merged_executor_settings,
-    warn_of_unused,
 )
 from spark_groupsource.options.model import Reads, SourceOptions, Subscription
 from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, ReasonedValueError, Start, Starting
@@ -105,11 +104,6 @@ def parse_options(
     logins = _logins(values, given, permitted)
     client = check_client_settings(logins.client, shown, permitted)
     executor = check_executor_settings(logins.executor, shown, permitted)
-    common = client.get("security.protocol", "plaintext")
-    own = executor.get("security.protocol", common)
-    # The executors have the common settings, too.
-    warn_of_unused(client, CLIENT_PREFIX, (own, common))
-    warn_of_unused(executor, EXECUTOR_PREFIX, (own,))
     _check_required(values, reads)
     _check_permitted(values, permitted)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))

@@ -34,10 +34,13 @@ def local_path(value: str) -> str:
 
 
 def broker_list(value: str) -> str:
-    """Return a list of brokers unchanged, see `is_broker_list`."""
+    """Return a list of brokers without white space, see `is_broker_list`.
+
+    A list may have a broker a line, and librdkafka would take the line's end for a part of the name.
+    """
     if not is_broker_list(value):
         raise ValueError
-    return value.strip()
+    return "".join(value.split())
 
 
 def topic_list(value: str) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def _divide_exactly(sizes: Mapping[TopicPartition, int], limit: int) -> dict[Top
 
 def average_bytes(found: Iterable[NextRecords], otherwise: float) -> float:
     """Return the average record size; `otherwise` if none is known."""
-    sizes = [records.bytes_per_offset for records in found]
+    sizes = [records.bytes_per_offset for records in found if records.bytes_per_offset is not None]
     return sum(sizes) / len(sizes) if sizes else otherwise
 
 
@@ -83,8 +83,9 @@ def within_bytes(
     one; `usual_bytes` if none is known.
     """
     average = average_bytes(found.values(), usual_bytes)
-    ahead = {p: found.get(p, NextRecords(backlog.position, average)) for p, backlog in backlogs.items()}
-    each = {p: max(1.0, records.bytes_per_offset) for p, records in ahead.items()}
+    ahead = {p: found.get(p, NextRecords(backlog.position, None)) for p, backlog in backlogs.items()}
+    known = {p: records.bytes_per_offset for p, records in ahead.items()}
+    each = {p: max(1.0, average if size is None else size) for p, size in known.items()}
     sizes = {p: round(max(0, backlog.end - ahead[p].first) * each[p]) for p, backlog in backlogs.items()}
     shares = divide_limit(sizes, max_bytes)
     return {

@@ -31,6 +31,7 @@ from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.stopping import StopCause
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, new_lineage, parse_offset
+from spark_groupsource.options.client_settings import warn_of_unused
 from spark_groupsource.options.model import NextTrigger, ReadBounds, Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.redaction import MaskSecrets
@@ -76,6 +77,8 @@ class GroupKafkaDataSource(DataSource):
         super().__init__(dict(options))
         # The constructor cannot know whether Spark plans a streaming query or a batch read.
         self._parsed = parse_options(options, None)
+        # Here, because Spark builds the readers of one query in several processes.
+        warn_of_unused(self._parsed.client_settings, self._parsed.executor_settings)
         self._has_reader = False
 
     def __repr__(self) -> str:

@@ -127,18 +127,20 @@ def deny(broker: RealKafka, kind: ResourceType, name: str, operation: AclOperati
 def test_missing_rights(
     protocol: str, guarded_kafka: RealKafka, fail: Fail, options: dict[str, str], topic: str, group: str
 ) -> None:
-    """On the topic, then on the group."""
-    Independent(guarded_kafka.bootstrap_servers).create_topic(topic, 1)
-    Independent(guarded_kafka.bootstrap_servers).create_topic(f"{topic}-denied", 1)
+    """On two of three topics, then on the group."""
+    denied = [f"{topic}-denied", f"{topic}-secret"]
+    for name in (topic, *denied):
+        Independent(guarded_kafka.bootstrap_servers).create_topic(name, 1)
     chosen = options | {
         "kafka.bootstrap.servers": guarded_kafka.bootstrap_servers,
         "kafka.group.protocol": protocol,
     }
     if protocol == "consumer":
         del chosen["kafka.session.timeout.ms"], chosen["kafka.heartbeat.interval.ms"]
-    deny(guarded_kafka, ResourceType.TOPIC, f"{topic}-denied", AclOperation.ALL)
-    text = fail(chosen | {"subscribe": f"{topic}-denied"})
-    names(text, "TOPIC_ACCESS_DENIED", "'subscribe'", f"'{topic}-denied'")
+    for name in denied:
+        deny(guarded_kafka, ResourceType.TOPIC, name, AclOperation.ALL)
+    text = fail(chosen | {"subscribe": ",".join((topic, *denied))})
+    names(text, "TOPIC_ACCESS_DENIED", "'subscribe'", "--operation Read " + " ".join(f"--topic '{n}'" for n in denied))
     deny(guarded_kafka, ResourceType.GROUP, group, AclOperation.READ)
     names(fail(chosen), "GROUP_ACCESS_DENIED", "'kafka.group.id'", f"'{group}'")
     deny(guarded_kafka, ResourceType.GROUP, f"{group}.lock", AclOperation.READ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,15 +52,18 @@ def test_transactions_and_a_marker_at_the_end_of_the_range(
     assert client.committed(group) == client.ends(topic) == {(topic, 0): 33}
 
 
-def test_a_range_of_markers_only_ends(client: Independent, read_all: ReadAll, topic: str, group: str) -> None:
-    """A second run finds nothing but the markers of an aborted transaction."""
+def test_a_range_of_markers_only_ends(
+    client: Independent, read_all: ReadAll, topic: str, group: str, tmp_path: Path
+) -> None:
+    """A second run finds nothing but an aborted transaction, which takes no bytes: it has one batch."""
     client.create_topic(topic, 1)
     client.produce(topic, ["a"], 1)
-    settings = {"kafka.isolation.level": "read_committed"}
+    settings = {"kafka.isolation.level": "read_committed", "maxBytesPerTrigger": "1"}
     assert read_all(**settings).count() == 1
-    client.transact(topic, (["b"], False))
+    client.transact(topic, (["b", "c", "d"], False))
     assert read_all(**settings).count() == 1
-    assert client.committed(group) == client.ends(topic) == {(topic, 0): 3}
+    assert client.committed(group) == client.ends(topic) == {(topic, 0): 5}
+    assert len(list(tmp_path.glob("**/commits/[0-9]"))) == 2
 
 
 def test_large_partitions_are_split_and_small_ones_share_a_task(

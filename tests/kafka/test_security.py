@@ -248,7 +248,7 @@ FEATURES: dict[str, tuple[Callable[[SourceOptions], object], Rights]] = {
     "read": (_read, (READ_TOPIC,)),
     "member": (_member, (READ_TOPIC, READ_GROUP)),
     "commit": (lambda options: _admin(options).commit([CommitItem(PARTITIONS[0], 1, "")]), (READ_TOPIC, READ_GROUP)),
-    "savepoint": (lambda options: (_admin(options).member_names(), _admin(options).group_offsets()), (DESCRIBE_GROUP,)),
+    "savepoint": (lambda options: _admin(options).group_offsets(), (DESCRIBE_GROUP,)),
     "session": (_session, ((GROUP, GROUPS, AclOperation.DESCRIBE_CONFIGS),)),
 }  # fmt: skip
 

@@ -51,6 +51,23 @@ def test_rules_and_dashboard_name_metrics_that_exist() -> None:
     assert set(NAME.findall(dashboard.dashboard())) - {"groupkafka_info"} <= known()
 
 
+@pytest.mark.usefixtures("prometheus_programs")
+def test_the_dashboard_shows_a_loss_before_the_first_scrape(tmp_path: Path) -> None:
+    """The counter never rises then."""
+    queries = re.findall(r'"expr": "(.*records_lost_total.*)"', dashboard.dashboard())
+    (query,) = (json.loads(f'"{text}"').replace("$group", ".*").replace("$__rate_interval", "5m") for text in queries)
+    name = 'groupkafka_records_lost_total{group="shop"}'
+    expected = {"labels": '{group="shop"}', "value": 700}
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": "700x20"}],
+        "promql_expr_test": [{"expr": query, "eval_time": "10m", "exp_samples": [expected]}],
+    }
+    (tmp_path / "case.yml").write_text(json.dumps({"tests": [case]}))
+    code, said = promtool("test", "rules", "case.yml", cwd=tmp_path)
+    assert code == 0, said
+
+
 def test_the_dashboard_is_up_to_date() -> None:
     assert dashboard.TARGET.read_text(encoding="utf-8") == dashboard.dashboard(), "run python -m scripts.dashboard"
 

@@ -330,7 +330,8 @@ def of_checkpoint(location: str, open_: Callable[[str], tuple[fs.FileSystem, str
     """Check whether the source could read the checkpoint from this machine, and to which query it belongs."""
     shown = shown_location(location)
     try:
-        filesystem, root = at_checkpoint(*open_(location))
+        opened = open_(location)
+        filesystem, root = at_checkpoint(*opened)
         has_batches = filesystem.get_file_info(f"{root}/offsets").type != fs.FileType.NotFound
     except FileNotFoundError:
         has_batches = False
@@ -341,7 +342,7 @@ def of_checkpoint(location: str, open_: Callable[[str], tuple[fs.FileSystem, str
         text = f"{shown}: no checkpoint exists yet"
         return Finding("checkpoint", Verdict.ADVICE, text, f"nothing for a new query; else {_LOCATION}")
     try:
-        return _whose(shown, read_spark_checkpoint(location, open_))
+        return _whose(shown, read_spark_checkpoint(location, lambda _: opened))
     except ValueError as error:
         return Finding("checkpoint", Verdict.WRONG, f"{shown} cannot be read: {error}", _LOCATION)
 

@@ -64,7 +64,7 @@ def read_report(command: GroupCommand, describer: GroupDescriber, requests: LagR
     output.step(f"reading the log ends of {len(existing):,} partitions")
     bounds = requests.log_bounds(existing)
     lags = {
-        partition: lag_of(LagInput(partition, committed.get(partition), *bounds.get(partition, (0, None))), now_ms=0)
+        partition: lag_of(LagInput(partition, committed.get(partition), *bounds.get(partition, ())), now_ms=0)
         for partition in existing
     }
     return GroupReport(description, lags)

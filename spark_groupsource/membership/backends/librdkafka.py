@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -84,9 +84,8 @@ _LEAVE_S = 10.0
 _LEAVE_STEP_S = 0.02
 
 # States of librdkafka's `rd_kafka_cgrp_join_state_names` in which the client is done, or waits for the other members.
-_SETTLED = frozenset(("steady", "wait-join", "wait-sync"))
-# Also the state of a client that takes part in no rebalance.
-_IDLE = "init"
+# In "init" it is no member: no topic exists, or with option assign; or it has no partition (KIP-848).
+_SETTLED = frozenset(("init", "steady", "wait-join", "wait-sync"))
 _UNSETTLED_AFTER_S = 30.0
 
 
@@ -404,19 +403,9 @@ class LibrdkafkaGroup:
         if known:
             # The client is connected to its coordinator, so its identity was accepted.
             self._transport.worked()
-            state = group.get("join_state", "steady")
-            self._joining.saw("steady" if state == _IDLE and self._takes_part_in_nothing() else state)
+            self._joining.saw(group.get("join_state", "steady"))
         if group is not None:
             self._listener.on_coordinator(known)
-
-    def _takes_part_in_nothing(self) -> bool:
-        """Return whether no rebalance waits for a client in the state `_IDLE`.
-
-        Under KIP-848 a member without partitions stays in it. A client without a member id is in no group: option
-        `assign`, or no topic exists yet. A closing client is not asked.
-        """
-        is_new = self._options.group_protocol is GroupProtocol.CONSUMER
-        return is_new or self._closing or not self._client().memberid()
 
     def _count_lost_answers(self, brokers: Mapping[str, Any]) -> None:
         """Report requests to the coordinator that the client has given up, among them heartbeats (rule R84)."""
@@ -436,13 +425,21 @@ class LibrdkafkaGroup:
         if group_error is not None:
             self._listener.on_error(group_error)
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            read = self._options.subscription
-            named = _DENIED_TOPIC.findall(error.str() or "") or read.topics or [read.value]
-            self._listener.on_error(topics_denied(self._options, named))
+            self._listener.on_error(topics_denied(self._options, self._denied_topics(error)))
         elif error.code() in _PASSING:
             LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
         else:
             LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
+
+    def _denied_topics(self, error: KafkaError | None) -> Collection[str]:
+        """Return the topics that the client may not read; all if it names none. It reports each by its own error."""
+        named = set[str]()
+        while error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            named.update(_DENIED_TOPIC.findall(error.str() or ""))
+            message = self._client().poll(0)
+            error = message.error() if message is not None else None
+        read = self._options.subscription
+        return named or read.topics or [read.value]
 
     def _unusable(self) -> bool:
         """Return whether the client has become another member and keeps its old partitions. Report it once (rule R72).

@@ -72,7 +72,7 @@ class FakeLagRequests:
             raise self.error
         next_ms = int(self.clock.epoch_s() * 1000) - 90_000
         return [
-            LagInput(p, at, 0, None) if p in self.leaderless else LagInput(
+            LagInput(p, at) if p in self.leaderless else LagInput(
                 p, at, 10, 100, None if p in self.timeless or (at is not None and at >= 100) else next_ms,
                 self.retention, self.timeless.get(p, False),
             )

@@ -422,12 +422,13 @@ def test_leaders_are_learned_again_after_an_error_and_after_minutes() -> None:
     assert admin.described == 3
 
 
-def test_a_topic_that_may_not_be_described_is_an_error_at_once() -> None:
+def test_topics_that_may_not_be_described_are_an_error_at_once() -> None:
     clock, admin = ManualClock(), FakeAdmin()
-    admin.counts[tp(0).topic] = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    admin.counts |= dict.fromkeys(("orders", "refunds"), KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    admin.counts["other"] = 1
     before_s = clock.monotonic_s()
-    with pytest.raises(GroupKafkaError, match="TOPIC_ACCESS_DENIED"):
-        cluster_of(admin, clock).log_offsets(WANTED)
+    with pytest.raises(GroupKafkaError, match=r"TOPIC_ACCESS_DENIED.* --topic 'orders' --topic 'refunds' --boot"):
+        cluster_of(admin, clock).log_offsets(dict.fromkeys((tp(0), tp(0, "other"), tp(0, "refunds")), Edge.LATEST))
     assert (admin.asked, clock.monotonic_s()) == (0, before_s)
 
 

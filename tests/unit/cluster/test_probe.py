@@ -34,8 +34,8 @@ def message(partition: TopicPartition, offset: int, value: bytes = b"") -> Any:
     )
 
 
-def end_of(partition: TopicPartition) -> Any:
-    end = message(partition, 0)
+def end_of(partition: TopicPartition, offset: int) -> Any:
+    end = message(partition, offset)
     end.error = lambda: KafkaError(KafkaError._PARTITION_EOF)
     return end
 
@@ -96,8 +96,8 @@ def test_a_client_that_answers_for_all_partitions_is_kept() -> None:
 
 def test_the_end_of_a_partition_is_an_answer() -> None:
     bed = Bed(FakeConsumer("refunds"))
-    bed.consumers[0].ready = [end_of(OTHER)]
-    assert bed.probe.next_records({P0: 5, OTHER: 0}, WAIT_S) == {P0: NextRecords(5, 40)}
+    bed.consumers[0].ready = [end_of(OTHER, 9)]
+    assert bed.probe.next_records({P0: 5, OTHER: 0}, WAIT_S) == {P0: NextRecords(5, 40), OTHER: NextRecords(9, None)}
     assert not bed.consumers[0].ended.is_set()
 
 

@@ -14,6 +14,7 @@ from spark_groupsource.options.client_settings import (
     GroupProtocol,
     is_sensitive,
     shown_value,
+    warn_of_unused,
 )
 from spark_groupsource.options.model import (
     NoMatchStrategy,
@@ -422,9 +423,9 @@ def test_what_is_wrong_is_reported_in_the_words_of_sparks_own_source(
     ],
 )
 def test_brokers(value: str) -> None:
-    """All that librdkafka takes, and as it is."""
+    """All that librdkafka takes, without white space."""
     options = parse_options({"kafka.bootstrap.servers": value, "kafka.group.id": "g", "subscribe": "t"})
-    assert options.bootstrap_servers == value
+    assert options.bootstrap_servers == value.replace(" ", "")
 
 
 @pytest.mark.parametrize(
@@ -687,7 +688,8 @@ def test_what_bounds_the_java_clients_requests_is_ignored(name: str, caplog: pyt
 def test_a_login_or_tls_that_is_not_used(
     given: dict[str, str], unused: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parse_options(REQUIRED | given)
+    options = parse_options(REQUIRED | given)
+    warn_of_unused(options.client_settings, options.executor_settings)
     assert [record.getMessage() for record in caplog.records] == ([f"no effect with {unused}"] if unused else [])
 
 

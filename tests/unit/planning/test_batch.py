@@ -119,10 +119,12 @@ def test_a_record_larger_than_all_bytes_is_read_all_the_same() -> None:
 
 
 def test_offsets_before_the_next_record_take_no_bytes() -> None:
-    """P0 has a hole up to 100, P1 has one up to the end."""
-    found = {P0: NextRecords(100, 10.0), P1: NextRecords(70, 10.0)}
-    shortened = within_bytes({P0: Backlog(0, 200), P1: Backlog(0, 60)}, found, 500, 1.0)
-    assert shortened == {P0: Backlog(0, 150), P1: Backlog(0, 60)}
+    """P0 has a hole up to 100, P1 has one up to the end; P2 has no record at all."""
+    found = {P0: NextRecords(100, 10.0), P1: NextRecords(70, 10.0), P2: NextRecords(80, None)}
+    shortened = within_bytes({P0: Backlog(0, 200), P1: Backlog(0, 60), P2: Backlog(0, 80)}, found, 500, 1.0)
+    assert shortened == {P0: Backlog(0, 150), P1: Backlog(0, 60), P2: Backlog(0, 80)}
+    # P2 has grown since it was asked, or its new leader lags.
+    assert within_bytes({P2: Backlog(0, 90)}, found, 50, 1.0) == {P2: Backlog(0, 85)}
 
 
 def test_an_unknown_size_is_the_average_of_the_known_ones_or_the_usual_one() -> None:

@@ -39,8 +39,9 @@ def test_a_member_is_what_its_lines_say(capsys: pytest.CaptureFixture[str]) -> N
     lines = [["flight-delays started"], [listener_line({"0": 5, "1": 9})], ["flight-delays stopped: DRAINED"]]
     child = SimpleNamespace(name="member 1", running=True, new_lines=lambda: lines.pop(0))
     member = Member(child)
+    assert member.shown() == "member 1 waits for Spark to start"
     member.follow()
-    assert member.shown() == "member 1 is starting"
+    assert member.shown() == "member 1 joins, and reads its first batch"
     member.follow()
     assert member.shown() == "member 1 owns 0-1"
     assert not member.stopped_cleanly

@@ -136,6 +136,14 @@ def test_an_archive_without_bytecode_is_logged_with_the_command(
     assert ["groupkafka doctor --fix-startup" in message for message in caplog.messages] == [True] * is_slow
 
 
+def test_settings_without_effect_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark builds the reader of one query in several processes."""
+    source = GroupKafkaDataSource(NEEDED | {"kafka.ssl.ca.location": "/ca.pem"})
+    source.streamReader(source.schema())
+    source.reader(source.schema())
+    assert caplog.messages == ["no effect with security.protocol=plaintext: kafka.ssl.ca.location"]
+
+
 def test_batch_and_streaming_writes_are_refused() -> None:
     source = GroupKafkaDataSource(NEEDED)
     for make in (source.writer, source.streamWriter):

@@ -17,6 +17,7 @@ from pyspark import cloudpickle
 
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
+from spark_groupsource.checkpoint.log import open_location
 from spark_groupsource.cli import main as program
 from spark_groupsource.cli.arguments import Connection, DoctorCommand
 from spark_groupsource.cli.doctor import machine_facts
@@ -356,7 +357,9 @@ SPARKS = '{"orders":{"0":5}}'
 
 
 def test_a_checkpoint_of_this_source(tmp_path: Path) -> None:
-    finding = of_checkpoint(written(tmp_path, v1(OURS), v1(OURS), completed=1))
+    """Its store is connected to once."""
+    opened = [open_location(written(tmp_path, v1(OURS), v1(OURS), completed=1))]
+    finding = of_checkpoint(str(tmp_path), lambda _: opened.pop())
     assert (finding.verdict, finding.check) == (OK, "checkpoint")
     assert "batch 0 is complete, batch 1 is planned; its query has read orders" in finding.text
 

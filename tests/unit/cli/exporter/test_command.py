@@ -118,7 +118,7 @@ def test_a_log_that_two_groups_read_is_shown_once_as_measured_last() -> None:
 def test_a_log_without_a_leader_was_not_measured() -> None:
     """1. Group a is measured. 2. The leader goes away. 3. Group b is measured: the log's end is that of a."""
     older = GroupReading("a", NOW_S - 10, (LagInput(P0, 4, 10, 90),))
-    newer = GroupReading("b", NOW_S, (LagInput(P0, 4, 0, None),))
+    newer = GroupReading("b", NOW_S, (LagInput(P0, 4),))
     found = values(log_samples("prod", [newer, older]))
     assert found["kafka_partition_latest_offset"] == {("prod", "orders", "0"): 90}
 
@@ -161,7 +161,7 @@ class FakeKafka:
 
     def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
         return [
-            LagInput(p, at, 0, None) if p in self.leaderless else LagInput(p, at, 10, 100, NOW_MS, HOUR)
+            LagInput(p, at) if p in self.leaderless else LagInput(p, at, 10, 100, NOW_MS, HOUR)
             for p, at in committed.items()
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,13 +149,17 @@ def item(number: int, offset: int = 5, topic: str = "orders") -> CommitItem:
 # --- a rebalance that the client does not finish
 
 
-def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    bed = Bed()
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not in "init", in which it sends no heartbeats: without an existing topic, or without a partition (KIP-848)."""
+    bed = Bed(**{"kafka.group.protocol": protocol})
     said = 0
     for state, seconds, more in (
-        ("wait-metadata", 29.0, 0), ("steady", 1.0, 0), ("wait-join", 300.0, 0), ("init", 29.0, 0), ("init", 1.0, 0),
-        ("init", 60.0, 1), ("wait-metadata", 60.0, 0), ("steady", 1.0, 0), ("init", 1.0, 0), ("init", 30.0, 0),
-        ("init", 1.0, 1),
+        ("wait-metadata", 29.0, 0), ("steady", 1.0, 0), ("wait-join", 300.0, 0), ("init", 300.0, 0),
+        ("wait-assign-call", 29.0, 0), ("wait-unassign-call", 1.0, 0), ("wait-assign-call", 60.0, 1),
+        ("wait-metadata", 60.0, 0), ("steady", 1.0, 0), ("wait-assign-call", 31.0, 0), ("wait-assign-call", 1.0, 1),
     ):  # fmt: skip
         bed.tell_coordinator("up", join_state=state)
         said += more
@@ -162,45 +167,27 @@ def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(caplo
         bed.clock.advance(seconds)
 
 
-def test_a_member_without_partitions_under_kip_848_is_in_no_rebalance(caplog: pytest.LogCaptureFixture) -> None:
-    """Its client says "init" until it gets a partition: for ever, with more members than partitions."""
-    bed = Bed(**{"kafka.group.protocol": "consumer"})
-    for state, said in (("init", 0), ("init", 0), ("wait-assign-call", 0), ("wait-assign-call", 1)):
-        bed.tell_coordinator("up", join_state=state)
-        assert caplog.text.count("does not finish a rebalance") == said
-        bed.clock.advance(60.0)
-
-
-@pytest.mark.parametrize("kind", [AssignedPartitions, LibrdkafkaGroup])
-def test_a_client_without_a_member_id_is_in_no_rebalance(
-    kind: type[LibrdkafkaGroup], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its state is "init", too: with option `assign`, or while no topic exists."""
-    bed = Bed(kind)
-    bed.client.member_id = None
-    for _ in range(3):
-        bed.tell_coordinator("up", join_state="init")
-        bed.clock.advance(60.0)
-    assert "does not finish a rebalance" not in caplog.text
-
-
 # --- a topic that the client may not read
 
 
 @pytest.mark.parametrize(
-    ("text", "resources"),
+    ("texts", "resources"),
     [
-        ("Subscribed topic not available: refunds: Broker: Topic authorization failed", "--topic 'refunds'"),
-        ("Broker: Topic authorization failed", "--topic 'orders' --topic 'refunds'"),
+        (
+            [f"Subscribed topic not available: {name}: Broker: Topic authorization failed" for name in ("r", "p")],
+            "--topic 'p' --topic 'r'",
+        ),
+        (["Broker: Topic authorization failed"], "--topic 'o' --topic 'p' --topic 'r'"),
     ],
 )
-def test_the_error_names_the_topic_that_the_client_may_not_read(text: str, resources: str) -> None:
-    bed = Bed(subscribe="orders,refunds")
-    answer = Answer(ClientPartition("refunds", 0), None)
-    answer.error = lambda: KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, text)  # type: ignore[assignment]
-    bed.client.poll = lambda timeout_s: answer  # type: ignore[assignment, method-assign]
+def test_the_error_names_the_topics_that_the_client_may_not_read(texts: list[str], resources: str) -> None:
+    bed = Bed(subscribe="o,p,r")
+    found = [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, text) for text in texts]
+    answers = [SimpleNamespace(error=lambda error=error: error) for error in found]
+    bed.client.poll = lambda _: answers.pop(0) if answers else None  # type: ignore[method-assign]
     bed.group.poll()
-    assert f"--operation Read {resources} --bootstrap" in str(bed.listener.errors[0])
+    (error,) = bed.listener.errors
+    assert f"--operation Read {resources} --bootstrap" in str(error)
 
 
 # --- lost answers
