@@ -299,14 +299,6 @@ def test_the_leaders_of_a_newer_epoch_are_requested(rested: bool) -> None:
     assert consumer.follows_leaders([at(0, 30, 40, 2), at(0, 40, 50, 1)]), "once for a new epoch"
 
 
-def test_what_the_client_still_has_of_another_leader_epoch_is_dropped_as_well() -> None:
-    old, new = at(0, 10, 13, 1), at(0, 13, 15, 2)
-    consumer, client = consumer_of(records(0, 10, 11, 12), ranges=(old,))
-    taken(consumer, old)
-    consumer.move_to([new])
-    assert (client.unassigned, client.assigned[-1]) == ([[P0]], [(P0, 13)])
-
-
 def test_the_usual_epochs_assign_nothing_anew() -> None:
     """The same one in every batch and in all pieces of one; idle partitions, and brokers that tell none, have none."""
     first = at(0, 10, 13, 1)

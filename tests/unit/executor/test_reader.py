@@ -90,13 +90,18 @@ class Bed:
         self.made.append(client)
         return range_consumer(client, options, bulk=bulk)
 
+    def rows(self, *task: OffsetRange, **topic_ids: str) -> list[dict[str, Any]]:
+        """Return all rows of a task whose topics were planned with these ids."""
+        found = read_task(self.options, task, self.pool, self.clock, topic_ids=topic_ids, make_lost=self._lost)
+        return pa.Table.from_batches(list(found), arrow_schema(self.options.include_headers)).to_pylist()
+
     def read(self, *task: OffsetRange) -> list[tuple[int, int]]:
         """Return (partition, offset) of all rows."""
-        ids = {"orders": TOPIC_ID}
-        found = read_task(self.options, task, self.pool, self.clock, topic_ids=ids, make_lost=self._lost)
-        batches = list(found)
-        rows = pa.Table.from_batches(batches, arrow_schema(self.options.include_headers)).to_pylist()
-        return [(row["partition"], row["offset"]) for row in rows]
+        return [(row["partition"], row["offset"]) for row in self.rows(*task, orders=TOPIC_ID)]
+
+    def read_topics(self, *task: OffsetRange, **topic_ids: str) -> list[tuple[str, int]]:
+        """Return (topic, offset) of all rows."""
+        return [(row["topic"], row["offset"]) for row in self.rows(*task, **topic_ids)]
 
 
 # --- ranges
@@ -614,12 +619,8 @@ def test_the_other_topics_of_a_task_go_on(caplog: pytest.LogCaptureFixture) -> N
               subscribe="orders,refunds")  # fmt: skip
     bed.cluster.topics["refunds"] = TopicInfo("topic-id-9", 1)
     made_again(bed)
-    found = read_task(
-        bed.options, (R0, OffsetRange(other, 0, 3), R1), bed.pool, bed.clock,
-        topic_ids={"orders": TOPIC_ID, "refunds": "topic-id-9"}, make_lost=bed._lost,
-    )  # fmt: skip
-    rows = pa.Table.from_batches(list(found)).to_pylist()
-    assert [(row["topic"], row["offset"]) for row in rows] == [("refunds", 0), ("refunds", 1), ("refunds", 2)]
+    rows = bed.read_topics(R0, OffsetRange(other, 0, 3), R1, orders=TOPIC_ID, refunds="topic-id-9")
+    assert rows == [("refunds", 0), ("refunds", 1), ("refunds", 2)]
     assert "orders-0 [10, 13), orders-1 [0, 2): the topic was deleted and recreated" in caplog.text
     assert "refunds" not in caplog.text
 
@@ -631,12 +632,8 @@ def test_what_waits_behind_a_topic_that_is_given_up_is_read_before_the_deadline_
               subscribe="orders,refunds", kafkaConsumer__pollTimeoutMs="8000")  # fmt: skip
     bed.cluster.topics["refunds"] = TopicInfo("topic-id-9", 1)
     made_again(bed)
-    found = read_task(
-        bed.options, (R0, OffsetRange(other, 0, 3)), bed.pool, bed.clock,
-        topic_ids={"orders": TOPIC_ID, "refunds": "topic-id-9"}, make_lost=bed._lost,
-    )  # fmt: skip
-    rows = pa.Table.from_batches(list(found)).to_pylist()
-    assert [(row["topic"], row["offset"]) for row in rows] == [("refunds", 0), ("refunds", 1), ("refunds", 2)]
+    rows = bed.read_topics(R0, OffsetRange(other, 0, 3), orders=TOPIC_ID, refunds="topic-id-9")
+    assert rows == [("refunds", 0), ("refunds", 1), ("refunds", 2)]
 
 
 class Large(FakeMessage):
@@ -664,14 +661,9 @@ def test_p1_rows_of_a_topic_without_an_id_are_not_dropped_when_the_others_are_pr
     """
     other = tp(0, "refunds")
     bed = Bed(records(0, 10, 11, 12), *[[Large(other, offset)] for offset in range(20)], subscribe="orders,refunds")
-    found = read_task(
-        bed.options, (R0, OffsetRange(other, 0, 20)), bed.pool, bed.clock,
-        topic_ids={"orders": TOPIC_ID, "refunds": NO_TOPIC_ID}, make_lost=bed._lost,
-    )  # fmt: skip
-    rows = pa.Table.from_batches(list(found)).to_pylist()
-    assert [(row["topic"], row["offset"]) for row in rows] == [
-        *(("orders", offset) for offset in (10, 11, 12)), *(("refunds", offset) for offset in range(20)),
-    ]  # fmt: skip
+    rows = bed.read_topics(R0, OffsetRange(other, 0, 20), orders=TOPIC_ID, refunds=NO_TOPIC_ID)
+    orders = [("orders", offset) for offset in (10, 11, 12)]
+    assert rows == orders + [("refunds", offset) for offset in range(20)]
 
 
 def test_brokers_without_topic_ids_are_not_asked() -> None:

@@ -158,7 +158,7 @@ def test_defaults() -> None:
     ],
 )
 def test_accepted(name: str, value: str, attribute: str, parsed: object) -> None:
-    beside = {"metricsAddress": {"metricsPort": "0"}}
+    beside = {"metricsAddress": {"metricsPort": "0"}, "minOffsetsPerTrigger": {"maxOffsetsPerTrigger": "10"}}
     assert getattr(parse_options(REQUIRED | beside.get(name, {}) | {name: value}), attribute) == parsed
 
 
@@ -208,46 +208,6 @@ def test_a_batch_whose_end_is_not_seen_has_no_longest_time() -> None:
     assert parse(maxBatchMs="60000", checkpointLocation="/data/checkpoint").max_batch_s == 60.0
 
 
-@pytest.mark.parametrize(("name", "strategy"), [("memberWeight", "weighted"), ("memberRedundancy", "redundant")])
-def test_what_only_strategies_read_needs_one(name: str, strategy: str) -> None:
-    error = refusal(REQUIRED | {name: "2"})
-    assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
-    assert f"'{name}' (value '2')" in str(error)
-    assert "it has no effect without assignors" in str(error)
-    assert f"set assignors={strategy}, in all queries of the group, or leave {name} out" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "others"),
-    [
-        ("metricsAddress", "127.0.0.1", "metricsPort"),
-        ("metricsLagIntervalMs", "1000", "metricsPort or metricsPath"),
-    ],
-)
-def test_an_option_that_would_have_no_effect(name: str, value: str, others: str) -> None:
-    error = refusal(REQUIRED | {name: value})
-    assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
-    assert f"'{name}' (value '{value}')" in str(error)
-    assert f"set {others}, or leave {name} out" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("kafka.group.instance.id", "one"),
-        ("kafka.partition.assignment.strategy", "range"),
-        ("assignors", "weighted"),
-        ("onPartitionsLost", "fail"),
-        ("maxBatchMs", "60000"),
-    ],
-)
-def test_assign_is_no_member(name: str, value: str) -> None:
-    chosen = {"assign": '{"orders":[0]}', "checkpointLocation": "/data/checkpoint", name: value}
-    error = refusal({key: text for key, text in REQUIRED.items() if key != "subscribe"} | chosen)
-    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
-    assert f"'{name}' (value '{value}') and 'assign' (value '{chosen['assign']}')" in str(error)
-
-
 @pytest.mark.parametrize("value", ["user:secret@host:9092", "kafka://user:secret@host:9092", "secret@host:9092"])
 @pytest.mark.parametrize("prefix", ["", "executor."])
 def test_a_password_in_the_address_of_a_broker_is_masked(value: str, prefix: str) -> None:
@@ -282,40 +242,6 @@ def test_under_the_consumer_protocol_the_broker_is_given_a_strategy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "shown", "reason"),
-    [
-        ({"kafka.group.protocol": "consumer"}, "'kafka.group.protocol' (value 'consumer')", "kafka.group.remote"),
-        ({"kafka.group.protocol": "Consumer"}, "'kafka.group.protocol' (value 'consumer')", "kafka.group.remote"),
-        (
-            {"kafka.partition.assignment.strategy": "range"},
-            "'kafka.partition.assignment.strategy' (value 'range')",
-            "both set the strategies",
-        ),
-    ],
-)
-def test_strategies_that_would_not_decide(other: dict[str, str], shown: str, reason: str) -> None:
-    error = refusal(REQUIRED | {"assignors": "weighted"} | other)
-    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
-    assert "'assignors' (value 'weighted')" in str(error)
-    assert shown in str(error)
-    assert reason in str(error)
-
-
-def test_partitions_that_are_named_are_nobodys_to_assign() -> None:
-    error = refusal(UNSUBSCRIBED | {"assignors": "weighted", "assign": '{"orders":[0]}'})
-    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
-    assert "a query with 'assign' joins no group" in str(error)
-
-
-@pytest.mark.parametrize("classic", [{}, {"kafka.group.protocol": "classic"}])
-def test_a_strategy_of_the_brokers_needs_the_consumer_protocol(classic: dict[str, str]) -> None:
-    error = refusal(REQUIRED | classic | {"kafka.group.remote.assignor": "uniform"})
-    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
-    assert "'kafka.group.remote.assignor' (value 'uniform')" in str(error)
-    assert "KIP-848" in str(error)
-
-
-@pytest.mark.parametrize(
     ("names", "reason"),
     [
         ("wieghted", "there is no strategy wieghted (did you mean weighted?); there are co-partitioned, "),
@@ -331,6 +257,61 @@ def test_strategies_that_cannot_be_used(names: str, reason: str) -> None:
     assert error.condition.id == "GROUPKAFKA.ASSIGNORS_UNUSABLE"
     assert f"'{names}'" in str(error)
     assert reason in str(error)
+
+
+# --- options that do not go together
+
+ASSIGN = 'assign={"orders":[0]}'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ("subscribe=orders", "subscribePattern=x", "only one of these options"),
+        ("kafka.group.instance.id=one", ASSIGN, "a query with 'assign' joins no group"),
+        ("kafka.partition.assignment.strategy=range", ASSIGN, "a query with 'assign' joins no group"),
+        ("assignors=weighted", ASSIGN, "a query with 'assign' joins no group"),
+        ("onPartitionsLost=fail", ASSIGN, "a query with 'assign' joins no group"),
+        ("maxBatchMs=60000", ASSIGN, "a query with 'assign' joins no group"),
+        ("kafka.group.protocol=consumer", "kafka.session.timeout.ms=6000", "under KIP-848 the broker sets"),
+        ("kafka.group.protocol=consumer", "kafka.heartbeat.interval.ms=6000", "under KIP-848 the broker sets"),
+        ("kafka.group.protocol=consumer", "kafka.partition.assignment.strategy=range", "under KIP-848 the broker sets"),
+        ("assignors=weighted", "kafka.group.protocol=consumer", "kafka.group.remote.assignor"),
+        ("assignors=weighted", "kafka.partition.assignment.strategy=range", "both set the strategies"),
+        ("kafka.group.remote.assignor=uniform", "kafka.group.protocol=classic", "only under KIP-848"),
+    ],
+)
+def test_options_that_cannot_be_used_together(first: str, second: str, reason: str) -> None:
+    given = dict(option.split("=", 1) for option in (first, second))
+    others = UNSUBSCRIBED if "assign" in given else REQUIRED
+    error = refusal(others | {"checkpointLocation": "/data/checkpoint"} | given)
+    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
+    assert " and ".join(f"'{name}' (value '{value}')" for name, value in given.items()) in str(error)
+    assert reason in str(error)
+
+
+def test_the_protocol_is_shown_as_it_counts() -> None:
+    assert "'kafka.group.protocol' (value 'classic')" in refused(kafka__group__remote__assignor="uniform")
+    assert "(value 'consumer')" in refused(assignors="weighted", kafka__group__protocol="Consumer")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason", "remedy"),
+    [
+        ("memberWeight", "2", "no effect without assignors", "set assignors=weighted, in all queries of the group, or"),
+        ("memberRedundancy", "2", "no effect without assignors", "set assignors=redundant, in all queries"),
+        ("metricsAddress", "127.0.0.1", "no effect without metricsPort", "set metricsPort, or leave"),
+        ("metricsLagIntervalMs", "1000", "no effect without metricsPort", "set metricsPort or metricsPath, or leave"),
+        ("groupIdPrefix", "mine", "does not generate group names", "kafka.group.id names the group"),
+        ("onConflict", "Checkpoint", "a checkpoint does not win", "set onConflict=fail; to continue from other"),
+    ],
+)
+def test_an_option_that_is_refused_with_what_to_do(name: str, value: str, reason: str, remedy: str) -> None:
+    error = refusal(REQUIRED | {name: value})
+    assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
+    assert f"'{name}' (value '{value}') is not supported by this source: " in str(error)
+    assert reason in str(error)
+    assert remedy in str(error)
 
 
 # --- what is missing or unknown
@@ -362,17 +343,6 @@ def test_an_unknown_option_suggests_the_nearest(unknown: str, suggested: str) ->
     assert f"Did you mean '{suggested}'?" in str(error)
     assert CANARY not in str(error)
     assert "Did you mean" not in refused(zzz="1"), "far from all"
-
-
-def test_sparks_prefix_of_group_names_is_refused_with_a_reason() -> None:
-    text = refused(groupIdPrefix="mine")
-    assert "OPTION_REFUSED] Option 'groupIdPrefix' (value 'mine')" in text
-    assert "kafka.group.id names the group" in text
-
-
-def test_one_subscription_only() -> None:
-    assert "OPTION_CONFLICT" in refused(subscribePattern="x")
-    assert "'subscribe' (value 'orders') and 'subscribePattern' (value 'x')" in refused(subscribePattern="x")
 
 
 @pytest.mark.parametrize(
@@ -506,12 +476,6 @@ def test_refused_value(name: str, value: str) -> None:
     assert f"'{name}' has the value '" in str(error)
 
 
-def test_a_choice_of_an_older_version_names_what_to_use_instead() -> None:
-    error = refusal(REQUIRED | {"onConflict": "Checkpoint"})
-    assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
-    assert "set onConflict=fail; to continue from other offsets, use groupkafka reset" in str(error)
-
-
 # Java reads the sets of the last three otherwise than Python.
 @pytest.mark.parametrize(
     "pattern",
@@ -533,14 +497,50 @@ def test_a_pattern_that_does_not_compile(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "reason"),
+    ("options", "reason"),
     [
-        ("a(b", "The value does not compile: missing ), unterminated subpattern at position 1."),
-        ("[a[b]]", "The value has a set inside a set, which means something else in Java."),
+        (
+            {"subscribePattern": "a(b"},
+            "expression. The value does not compile: missing ), unterminated subpattern at position 1.",
+        ),
+        (
+            {"subscribePattern": "[a[b]]"},
+            "expression. The value has a set inside a set, which means something else in Java.",
+        ),
+        ({"startingOffsets": '{"orders":{"0":1,"1":-3}}'}, ". The value has -3 for partition 1 of topic 'orders'."),
+        ({"startingOffsets": '{"orders":{"0":1,"1":"2"}}'}, ". The value has \"2\" for partition 1 of topic 'orders'."),
+        ({"startingOffsets": '{"orders":{"01":1}}'}, ". The value has \"01\" as a partition of topic 'orders'."),
+        ({"startingOffsets": '{"orders":{"0":1},"bills":"newest"}'}, ". The value has \"newest\" for topic 'bills'."),
+        (
+            {"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'},
+            ". The value has -1 for partition 0 of topic 'orders'.",
+        ),
     ],
 )
-def test_the_error_says_why_a_pattern_is_refused(pattern: str, reason: str) -> None:
-    assert f"a Python regular expression. {reason}" in str(refusal(UNSUBSCRIBED | {"subscribePattern": pattern}))
+def test_the_error_says_what_is_wrong_in_a_value(options: dict[str, str], reason: str) -> None:
+    others = UNSUBSCRIBED if "subscribePattern" in options else REQUIRED
+    assert reason in str(refusal(others | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        (
+            {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "6000"},
+            "below kafka.session.timeout.ms (6000)",
+        ),
+        ({"kafka.max.poll.interval.ms": "60000", "drainTimeoutMs": "60001"}, "0 to kafka.max.poll.interval.ms (60000)"),
+        (
+            {"kafka.session.timeout.ms": "60000", "kafka.max.poll.interval.ms": "59999"},
+            "at least kafka.session.timeout.ms (60000)",
+        ),
+        ({"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "11"}, "1 to 10; it is higher"),
+    ],
+)
+def test_the_bound_of_a_value_is_another_option(options: dict[str, str], allowed: str) -> None:
+    """The last one of the options is refused."""
+    *_, (name, value) = options.items()
+    assert f"'{name}' has the value '{value}'. Allowed: {allowed}" in str(refusal(REQUIRED | options))
 
 
 @pytest.mark.parametrize(
@@ -550,42 +550,6 @@ def test_a_short_session_brings_its_heartbeats(session_ms: str, heartbeat_s: flo
     options = parse(kafka__session__timeout__ms=session_ms)
     assert options.heartbeat_interval_s == heartbeat_s
     assert options.client_settings.get("heartbeat.interval.ms", "3000") == str(round(heartbeat_s * 1000))
-
-
-@pytest.mark.parametrize(
-    ("options", "texts"),
-    [
-        (
-            {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "6000"},
-            ("'kafka.heartbeat.interval.ms'", "below kafka.session.timeout.ms (6000)"),
-        ),
-        (
-            {"drainTimeoutMs": "60001", "kafka.max.poll.interval.ms": "60000"},
-            ("0 to kafka.max.poll.interval.ms (60000)",),
-        ),
-        (
-            {"kafka.session.timeout.ms": "60000", "kafka.max.poll.interval.ms": "59999"},
-            ("kafka.max.poll.interval.ms", "at least kafka.session.timeout.ms (60000)"),
-        ),
-    ],
-)
-def test_durations_that_do_not_fit_each_other(options: dict[str, str], texts: tuple[str, ...]) -> None:
-    text = str(refusal(REQUIRED | options))
-    assert [part for part in texts if part not in text] == []
-
-
-def test_the_least_of_a_batch_is_not_above_the_most() -> None:
-    text = refused(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
-    assert "'minOffsetsPerTrigger' has the value '11'. Allowed: 1 to 10" in text
-    assert parse(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10").min_offsets_per_trigger == 10
-
-
-@pytest.mark.parametrize("name", ["session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"])
-def test_settings_that_are_the_brokers_under_the_consumer_protocol(name: str) -> None:
-    value = "range" if name.startswith("partition") else "6000"
-    error = refusal(REQUIRED | {"kafka.group.protocol": "consumer", f"kafka.{name}": value})
-    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
-    assert f"'kafka.{name}' (value '{value}')" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -779,20 +743,6 @@ def test_a_name_that_the_client_would_change_is_refused(name: str, value: str) -
 def test_white_space_inside_of_a_name_is_a_part_of_it() -> None:
     options = parse(kafka__group__id="the shop", kafka__group__instance__id="a\tb")
     assert (options.group_id, options.instance_id) == ("the shop", "a\tb")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("startingOffsets", '{"orders":{"0":1,"1":-3}}', "has -3 for partition 1 of topic 'orders'."),
-        ("startingOffsets", '{"orders":{"0":1,"1":"2"}}', "has \"2\" for partition 1 of topic 'orders'."),
-        ("startingOffsets", '{"orders":{"01":1}}', "has \"01\" as a partition of topic 'orders'."),
-        ("startingOffsets", '{"orders":{"0":1},"bills":"newest"}', "has \"newest\" for topic 'bills'."),
-        ("startingOffsetsByTimestamp", '{"orders":{"0":-1}}', "has -1 for partition 0 of topic 'orders'."),
-    ],
-)
-def test_the_error_names_the_entry_that_is_not_allowed(name: str, value: str, reason: str) -> None:
-    assert f". The value {reason}" in refused(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])

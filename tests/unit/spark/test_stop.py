@@ -45,11 +45,17 @@ class Leaving:
         return self.ended.is_set()
 
 
+def begun(folder: Path) -> str:
+    """Return a checkpoint location in which Spark has begun."""
+    folder.mkdir(exist_ok=True)
+    (folder / "metadata").write_text("{}")
+    return str(folder)
+
+
 @pytest.fixture
 def location(tmp_path: Path) -> str:
     """Return a checkpoint location in which Spark has begun."""
-    (tmp_path / "metadata").write_text("{}")
-    return str(tmp_path)
+    return begun(tmp_path)
 
 
 @contextmanager
@@ -76,6 +82,13 @@ def once_signals_count(act: Callable[[], object]) -> None:
         act()
 
     threading.Thread(target=wait).start()
+
+
+def interrupt_twice(asked: threading.Event) -> None:
+    """Send SIGINT, and once more when the reader has been asked to stop."""
+    os.kill(os.getpid(), signal.SIGINT)
+    assert asked.wait(30)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def left_files(location: str) -> list[str]:
@@ -161,13 +174,10 @@ def test_a_signal_drains_all_queries_and_a_second_sigterm_changes_nothing(
 ) -> None:
     queries, members, watches, locations = [], [], [], []
     for name in ("a", "b"):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "metadata").write_text("{}")
-        locations.append(str(folder))
+        locations.append(begun(tmp_path / name))
         queries.append(FakeQuery())
         members.append(Leaving())
-        watches.append(StopWatch(StopFiles(str(folder)), Run.here("shop", 0), members[-1], 0.01))
+        watches.append(StopWatch(StopFiles(locations[-1]), Run.here("shop", 0), members[-1], 0.01))
         watches[-1].start()
     before = signal.getsignal(number)
 
@@ -191,13 +201,8 @@ def test_a_signal_drains_all_queries_and_a_second_sigterm_changes_nothing(
 def test_a_second_sigint_stops_at_once(location: str) -> None:
     query, member = FakeQuery(), Leaving()
 
-    def interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert member.asked.wait(30)
-        os.kill(os.getpid(), signal.SIGINT)
-
     with reader(location, member):
-        once_signals_count(interrupt)
+        once_signals_count(lambda: interrupt_twice(member.asked))
         end = run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
     assert (end, query.stops) == (QueryEnd.CANCELLED, 1)
 
@@ -209,11 +214,6 @@ def test_an_answer_that_comes_while_a_second_sigint_stops_the_query_counts(
     nothing to repeat, while Spark stops the query, 4. the program says that a batch is repeated."""
     query, member = FakeQuery(), Leaving()
 
-    def interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert member.asked.wait(30)
-        os.kill(os.getpid(), signal.SIGINT)
-
     def stop_slowly() -> None:
         member.ended.set()
         time.sleep(1)
@@ -221,7 +221,7 @@ def test_an_answer_that_comes_while_a_second_sigint_stops_the_query_counts(
 
     monkeypatch.setattr(query, "stop", stop_slowly)
     with reader(location, member):
-        once_signals_count(interrupt)
+        once_signals_count(lambda: interrupt_twice(member.asked))
         end = run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
     assert (end, query.stops) == (QueryEnd.DRAINED, 1)
 
@@ -242,10 +242,14 @@ def test_a_failure_drains_the_others_and_is_raised(tmp_path: Path, location: str
     assert other.stops == 1
 
 
-def test_an_idle_query_is_stopped(location: str) -> None:
+@pytest.mark.parametrize("has_batch", [True, False], ids=["after a batch", "after a first trigger without one"])
+def test_an_idle_query_is_stopped(has_batch: bool, location: str) -> None:
     query, member = FakeQuery(), Leaving()
     member.ended.set()
-    query.lastProgress = {"batchId": 1}
+    if has_batch:
+        query.lastProgress = {"batchId": 1}
+    else:
+        query.status["message"] = "Waiting for data to arrive"
     with reader(location, member):
         end = run_until_stopped(query, idle_s=0.2, checkpoint_location=location)  # type: ignore[arg-type]
     assert end is QueryEnd.DRAINED
@@ -258,15 +262,6 @@ def test_a_query_whose_first_trigger_has_not_ended_is_not_idle(location: str) ->
     soon(lambda: query.fail("no broker"), seconds=0.6)
     with pytest.raises(StreamingQueryException, match="no broker"):
         run_until_stopped(query, idle_s=0.2, checkpoint_location=location)  # type: ignore[arg-type]
-
-
-def test_a_query_without_a_batch_is_idle_after_its_first_trigger(location: str) -> None:
-    query, member = FakeQuery(), Leaving()
-    member.ended.set()
-    query.status["message"] = "Waiting for data to arrive"
-    with reader(location, member):
-        end = run_until_stopped(query, idle_s=0.2, checkpoint_location=location)  # type: ignore[arg-type]
-    assert end is QueryEnd.DRAINED
 
 
 # --- what may come between
@@ -313,12 +308,7 @@ def test_a_store_that_hangs_delays_no_second_sigint(location: str, monkeypatch: 
     monkeypatch.setattr(module, "ask_to_stop", lambda *_: (asked.set(), hangs.wait(30)))
     query = FakeQuery()
 
-    def interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert asked.wait(30)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    once_signals_count(interrupt)
+    once_signals_count(lambda: interrupt_twice(asked))
     assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
     assert query.stops == 1
     hangs.set()
@@ -491,14 +481,13 @@ def test_a_query_that_cannot_be_stopped_leaves_none_running(tmp_path: Path, loca
             raise TimeoutError("the stream execution thread did not end")
 
     stuck, other, members = Stuck(), FakeQuery(), (Leaving(), Leaving())
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "metadata").write_text("{}")
+    locations = [location, begun(tmp_path / "b")]
     members[0].ended.set()
     soon(members[1].ended.set, 1.0)
-    with reader(location, members[0]), reader(str(tmp_path / "b"), members[1]):
+    with reader(locations[0], members[0]), reader(locations[1], members[1]):
         once_signals_count(lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(TimeoutError, match="did not end"):
-            run_until_stopped(stuck, other, checkpoint_location=[location, str(tmp_path / "b")])  # type: ignore[arg-type]
+            run_until_stopped(stuck, other, checkpoint_location=locations)  # type: ignore[arg-type]
     assert other.stops == 1
 
 
@@ -579,9 +568,7 @@ def jvm(monkeypatch: pytest.MonkeyPatch) -> FakeJvm:
 
 def test_a_signal_to_the_jvm_stops_the_queries_of_all_threads(tmp_path: Path, location: str, jvm: FakeJvm) -> None:
     """Each thread may wait for queries of its own, and for as long as it likes. The JVM ends last."""
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "metadata").write_text("{}")
-    locations, members = (location, str(tmp_path / "b")), (Leaving(), Leaving())
+    locations, members = (location, begun(tmp_path / "b")), (Leaving(), Leaving())
     ends: list[QueryEnd] = []
 
     def wait(place: str, timeout_s: float) -> None:
