@@ -99,6 +99,9 @@ in flight again.
 
 **`JSONDecodeError` or `Incomplete log file`** at a start: the newest file of the checkpoint's folder `offsets` was cut
 off, by a full disk for example. [What to do](../explanation/limits.md#checkpointlocation).
+
+**`Python worker failed to connect back`, `BATCH_METADATA_NOT_FOUND`**, and other lines of Spark and PySpark around an
+error: [what you may see](../start/tutorial.md#what-you-may-see).
 """
 # Where to read on, for errors whose advice depends on the option at hand.
 ADVICE_PAGES = {

@@ -96,7 +96,8 @@ OPTION_UNKNOWN = Condition(
     "GROUPKAFKA.OPTION_UNKNOWN",
     "Option '{option}' is not known.{suggestion}",
     "check the spelling: docs/reference/options.md lists every option. Client settings start with 'kafka.' and have"
-    " librdkafka's names (its CONFIGURATION.md lists them; they differ from the Java client's).",
+    " librdkafka's names (its CONFIGURATION.md lists them; docs/from-spark-kafka.md has those of Java's that differ)."
+    " Leave out what only the Java client has.",
 )
 OPTION_INVALID = Condition(
     "GROUPKAFKA.OPTION_INVALID",
@@ -116,7 +117,8 @@ OPTION_CONFLICT = Condition(
 CLIENT_REFUSED_OPTION = Condition(
     "GROUPKAFKA.CLIENT_REFUSED_OPTION",
     "The Kafka client refuses option '{option}' with the value '{value}': {reason}",
-    "use a property and value of librdkafka's configuration reference (it differs from the Java client's).",
+    "use a property and value of librdkafka's configuration reference (it differs from the Java client's)."
+    " docs/security.md has what TLS and logins need.",
 )
 SECRET_UNREADABLE = Condition(
     "GROUPKAFKA.SECRET_UNREADABLE",
@@ -195,13 +197,14 @@ OFFSET_MALFORMED = Condition(
 OFFSET_TOO_NEW = Condition(
     "GROUPKAFKA.OFFSET_TOO_NEW",
     "The stored {what} has format version {version}; this release reads versions up to {newest}.",
-    "run the release that wrote it, or a newer one.",
+    "run the release that wrote it, or a newer one. docs/how-to/upgrade.md has the way back to an older one.",
 )
 OFFSET_OF_SPARKS_SOURCE = Condition(
     "GROUPKAFKA.OFFSET_OF_SPARKS_SOURCE",
     "The checkpoint belongs to a query of Spark's own Kafka source (format 'kafka').",
     "run 'groupkafka adopt --from-checkpoint ...', which commits the offsets of that query to the"
-    " group; then start the query with a new checkpointLocation, and with Spark's file sink a new folder.",
+    " group; then start the query with a new checkpointLocation, and with Spark's file sink a new folder"
+    " (docs/from-spark-kafka.md).",
 )
 
 # --- cluster
@@ -209,7 +212,8 @@ OFFSET_OF_SPARKS_SOURCE = Condition(
 BROKER_UNREACHABLE = Condition(
     "GROUPKAFKA.BROKER_UNREACHABLE",
     "No broker of option 'kafka.bootstrap.servers' ('{servers}') answered within {timeout_s:.0f} s: {reason}",
-    "check host, port, network and kafka.security.protocol.",
+    "check host, port, network and kafka.security.protocol: groupkafka doctor tries each broker. A query that is"
+    " started again continues from its last completed batch.",
     may_pass=True,
 )
 AUTHENTICATION_FAILED = Condition(
@@ -339,7 +343,8 @@ MEMBER_NOT_ANSWERING = Condition(
     "GROUPKAFKA.MEMBER_NOT_ANSWERING",
     "The query's group member did not answer the internal request '{command}' within {timeout_s:.0f} s (member state"
     " {state}).",
-    "check whether the group's coordinator is reachable.",
+    "check whether the group's coordinator is reachable (groupkafka doctor), and start the query again: it continues"
+    " from the last completed batch.",
     may_pass=True,
 )
 # `run_until_stopped` looks for it in the text of MEMBER_LEFT.
@@ -407,7 +412,8 @@ READ_STALLED = Condition(
 READ_FAILED = Condition(
     "GROUPKAFKA.READ_FAILED",
     "Partition {topic}-{partition} cannot be read at offset {offset}: {reason}",
-    "see the broker's log; Spark tries the task again on a cluster, and with local[N,4].",
+    "see the broker's log. Spark tries the task again on a cluster, and with local[N,4]. If the query has ended, start"
+    " it again.",
     may_pass=True,
 )
 BATCH_TOO_LARGE = Condition(

@@ -156,7 +156,10 @@ def _file_trouble(name: str, value: str) -> str:
     try:
         with open(value, "rb"):
             password = f"{name.removesuffix('.location')}.password"
-            return f" (the file can be read; is {CLIENT_PREFIX}{password} right?)" if password in _PASSWORDS else ""
+            if password not in _PASSWORDS:
+                return ""
+            kind = "is it PKCS#12, and " if name == "ssl.keystore.location" else "is "
+            return f" (the file can be read; {kind}{CLIENT_PREFIX}{password} right?)"
     except (IsADirectoryError, ValueError):
         return ""
     except OSError as error:

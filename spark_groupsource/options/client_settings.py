@@ -89,7 +89,8 @@ _OF_THE_JAVA_CLIENT = {
     "interceptor.classes": "leave it out",
     "max.poll.records": "use maxOffsetsPerTrigger",
     "sasl.client.callback.handler.class": _LOGIN,
-    "sasl.jaas.config": "use kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password",
+    "sasl.jaas.config": "use kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password.file; for a keytab or"
+    " tokens see docs/security.md",
     "sasl.login.callback.handler.class": _LOGIN,
     "sasl.login.class": _LOGIN,
     "ssl.keystore.certificate.chain": _OWN_KEY,
@@ -329,8 +330,8 @@ def _check_permitted(name: str, value: str, permissions: Permissions) -> None:
         return
     elif name in CODE_SETTINGS:
         permissions.check_setting(name, CODE_SETTINGS[name])
-    elif _SOUNDS_UNSAFE.fullmatch(name) and name not in _KNOWN_PLACES and reference(name) is None:
-        permissions.check_setting(name, "it is unknown, and by its name it may read a file or run code")
+    elif _SOUNDS_UNSAFE.fullmatch(name) and name not in _KNOWN_PLACES and reference(name) is None and is_known(name):
+        permissions.check_setting(name, "this release does not know it; by its name it may read a file or run code")
 
 
 def _as_librdkafka_has_it(given: Mapping[str, str], prefix: str) -> dict[str, str]:

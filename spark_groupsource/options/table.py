@@ -185,7 +185,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " ([CONFLICT](errors.md#conflict)). Without the option: follow what another program has set, and end the query"
         " ([CHECKPOINT_BEHIND](errors.md#checkpoint_behind)) if its own commits are beyond its checkpoint, which is"
         " then a restored copy. `group` follows there, too.",
-        shown_default="follow, but not behind a restored checkpoint", field="on_conflict",
+        shown_default="(neither)", field="on_conflict",
     ),
     OptionSpec(
         "onSharedState", read.choice(OnSharedState), OnSharedState.FAIL, "fail, warn, allow",

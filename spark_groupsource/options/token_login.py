@@ -34,8 +34,10 @@ OAUTHBEARER = "OAUTHBEARER"
 _METHOD, _METADATA = "sasl.oauthbearer.method", "sasl.oauthbearer.metadata.authentication.type"
 _UNSECURE = "enable.sasl.oauthbearer.unsecure.jwt"
 _JAAS, _HANDLER = "sasl.jaas.config", "sasl.client.callback.handler.class"
-_MSK_HANDLER = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
-_MSK_MODULE = r"(?s)software\.amazon\.msk\.auth\.iam\.IAMLoginModule\s+required\s*(?P<arguments>.*?)\s*;?"
+# On Databricks the names of these Java classes have a prefix.
+_MSK_PACKAGE = r"(?:shadedmskiam\.)?software\.amazon\.msk\.auth\.iam\."
+_MSK_HANDLER = _MSK_PACKAGE + "IAMClientCallbackHandler"
+_MSK_MODULE = rf"(?s){_MSK_PACKAGE}IAMLoginModule\s+required\s*(?P<arguments>.*?)\s*;?"
 _JAAS_ARGUMENT = r'\s*(\w+)\s*=\s*(?:"([^"]*)"|\'([^\']*)\'|([^\s;"\']+))'
 _JAAS_NAMES = ("awsProfileName", "awsRoleArn", "awsRoleSessionName")
 # The brokers that clouds run; no other program can receive what is sent there over verified TLS.
@@ -129,7 +131,7 @@ def token_login(
 
 def _take_jaas(left: dict[str, str], prefix: str) -> tuple[tuple[str, str], ...]:
     """Remove the Java client's lines of an MSK login, and return the login module's arguments."""
-    if left.get(_HANDLER) == _MSK_HANDLER:
+    if re.fullmatch(_MSK_HANDLER, left.get(_HANDLER, "")):
         del left[_HANDLER]
     if _JAAS not in left:
         return ()

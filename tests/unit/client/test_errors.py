@@ -303,6 +303,7 @@ def test_a_file_that_the_client_cannot_use_is_reported_with_the_cause(tmp_path: 
     assert "the file cannot be read on host" in text
     assert "No such file or directory" in text
     assert "is kafka.ssl.key.password right?" in refused(kafka__ssl__key__location=str(key))
+    assert "is it PKCS#12" in refused(kafka__ssl__keystore__location=str(key)), "a JKS file, for example"
     assert "cannot be read" not in refused(kafka__ssl__key__location=str(tmp_path))
 
 

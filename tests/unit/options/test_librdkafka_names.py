@@ -51,6 +51,8 @@ def test_a_misspelt_name_is_refused_where_no_file_can_be_written(monkeypatch: py
         ("kafka.fetch.mn.bytes", "Did you mean 'kafka.fetch.min.bytes'?"),
         ("executor.kafka.sasl.mechanim", "Did you mean 'executor.kafka.sasl.mechanism'?"),
         ("kafka.metrics.num.samples", "It is no setting of librdkafka's."),
+        # By its name it may run code. No permission would make it work.
+        ("kafka.security.providers", "It is no setting of librdkafka's."),
     ],
 )
 def test_what_was_meant(option: str, text: str) -> None:

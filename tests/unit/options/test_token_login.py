@@ -55,6 +55,15 @@ def test_msk_as_spark_users_write_it(servers: str, region: str) -> None:
     assert pickle.loads(pickle.dumps(options)).token_login == options.token_login
 
 
+def test_msk_as_users_of_databricks_write_it() -> None:
+    """Their platform has the Java classes under names of its own."""
+    classes = {"kafka.sasl.jaas.config", "kafka.sasl.client.callback.handler.class"}
+    renamed = {name: f"shadedmskiam.{AS_SPARK_USERS_WRITE_IT[name]}" for name in classes}
+    options = parse(AS_SPARK_USERS_WRITE_IT | renamed)
+    assert options.token_login == parse(AS_SPARK_USERS_WRITE_IT).token_login
+    assert not [name for name in options.client_settings if "jaas" in name or "handler" in name]
+
+
 def test_the_two_ways_to_name_msk_are_one() -> None:
     given = {name: AS_SPARK_USERS_WRITE_IT[name] for name in ("kafka.bootstrap.servers", "kafka.security.protocol")}
     by_option, by_mechanism = parse(given | {"tokenProvider": "MSK"}), parse(AS_SPARK_USERS_WRITE_IT)
