@@ -502,5 +502,7 @@ class Session:
             self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
         )  # fmt: skip
         self._go_by(Lineage(end.lineage, end.reset))
-        self._member.replay(self._batch(end))
+        # A stop waits for no batch that has nothing to repeat.
+        if end.ranges:
+            self._member.replay(self._batch(end))
         return self._sizing.tasks(read, self._clock.monotonic_s())

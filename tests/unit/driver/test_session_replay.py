@@ -27,6 +27,15 @@ def test_a_logged_batch_is_read_again_as_it_was_owned_or_not() -> None:
     assert batch.end == logged
 
 
+def test_an_empty_batch_that_runs_again_is_not_in_flight() -> None:
+    """1. A query is stopped while Spark runs its first batch, which is empty, 2. it starts again, and is stopped
+    before it has read anything: nothing can be repeated."""
+    bed = Bed()
+    bed.join(P0)
+    assert bed.session.tasks(START, offset_of(lineage=OTHER_LINEAGE)) == ()
+    assert bed.member.view().flight is None
+
+
 @pytest.mark.parametrize(
     ("assignors", "known", "goes_on"), [("weighted", True, True), ("weighted", False, False), ("range", True, False)]
 )
