@@ -159,7 +159,7 @@ class Readiness:
         clock: Clock,
         cluster: ClusterPort,
         member: MembershipThread,
-        has_sibling: Callable[[], bool],
+        sibling: Callable[[], bool],
         pause: Callable[[float], object],
     ) -> None:
         self._options = options
@@ -167,7 +167,7 @@ class Readiness:
         self._commits = commits
         self._check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
         self._unassigned = UnassignedPartitions(
-            options.group_id, clock=clock, cluster=cluster, member=member, has_sibling=has_sibling
+            options.group_id, clock=clock, cluster=cluster, member=member, sibling=sibling
         )
         self._clock = clock
         self._member = member

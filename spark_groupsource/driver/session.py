@@ -94,7 +94,7 @@ class Session:
         watch: StopWatch | None = None,
         length: SessionLength | None = None,
         state_exists: Callable[[], bool | None] = lambda: None,
-        has_sibling: Callable[[], bool] = lambda: False,
+        sibling: Callable[[], bool] = lambda: False,
         metrics_port: MetricsServer | None = None,
         lineages: Callable[[], str] = new_lineage,
     ) -> None:
@@ -115,8 +115,7 @@ class Session:
         self._sizing = TaskSizing(options)
         self._truncation = TruncationWatch(cluster, self._state, read_committed=options.read_committed)
         recreated = RecreatedTopics(
-            options.group_id,
-            cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
+            options.group_id, cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
         )  # fmt: skip
         self._shared = SharedState(options, state_exists, self._length, clock=clock, metrics=metrics)
         self._starts = StartPositions(
@@ -135,9 +134,8 @@ class Session:
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
         self._readiness = Readiness(
-            options, self._length, commits,
-            clock=clock, cluster=cluster, member=member, has_sibling=has_sibling, pause=pause,
-        )  # fmt: skip
+            options, self._length, commits, clock=clock, cluster=cluster, member=member, sibling=sibling, pause=pause
+        )
         self._planner = BatchPlanner(
             cluster, logs=self._logs, recreated=recreated, truncation=self._truncation, state=self._state,
             losses=self._losses, commits=commits, name=options.client_id,

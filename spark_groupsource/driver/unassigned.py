@@ -42,14 +42,14 @@ class UnassignedPartitions:
         clock: Clock,
         cluster: ClusterPort,
         member: MembershipThread,
-        has_sibling: Callable[[], bool],
+        sibling: Callable[[], bool],
     ) -> None:
         self._group = group
         self._cluster = cluster
         self._member = member
         self._pace = Pace(clock, _LOOK_S)
         self._answers: HeldFor[str] = HeldFor(clock, _HOLD_S)
-        self._has_sibling = has_sibling
+        self._sibling = sibling
         # False if there is nothing to wait for: the coordinator does not describe the group, or another source of this
         # query has the partitions, and gives none up before this one has planned.
         self.waits = True
@@ -83,7 +83,7 @@ class UnassignedPartitions:
             return view.settled
         unassigned = partitions.difference(*(held for name, held in members.items() if name != own))
         if unassigned and unassigned != self._last:
-            self.waits = not self._has_sibling()
+            self.waits = not self._sibling()
             names = named_partitions(tuple(sorted(unassigned)))
             LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, names)
         self._last = unassigned

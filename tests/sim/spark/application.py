@@ -316,7 +316,7 @@ class Application:
             options,
             clock=clock, cluster=cluster, member=member, metrics=metrics, pause=world.pause, length=length,
             state_exists=SimStateFolder(self.checkpoint, self.settings.store).exists, lineages=self._lineage,
-            has_sibling=lambda: self.settings.two_sources,
+            sibling=lambda: self.settings.two_sources,
         )  # fmt: skip
 
     def _watch(self, member: MembershipThread) -> None:

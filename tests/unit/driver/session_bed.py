@@ -125,7 +125,7 @@ class Bed:
             metrics=quiet_metrics(),
             pause=self._pause,
             watch=self.watch if watched else None,
-            has_sibling=lambda: self.has_sibling,
+            sibling=lambda: self.has_sibling,
         )
         BEDS.append(self)
 
