@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.cluster.offset_lookup import check_assigned
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.query_state import QueryState, Reached
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
+from spark_groupsource.options.client_settings import GroupProtocol
 from spark_groupsource.options.model import SourceOptions, Subscription
 
 LOG = logging.getLogger(__name__)
 
 # Maximum seconds between two matches of a pattern, and between two checks of a missing topic.
 REFRESH_S = 5.0
+# Seconds between two checks of the right to read the topics.
+_ACCESS_S = 30.0
 # Number of topics that a warning shows.
 _SHOWN = 5
 
@@ -102,6 +106,7 @@ class TopicWatch:
         refresh_s = int(options.client_settings.get("topic.metadata.refresh.interval.ms", "0")) / 1000
         self._refresh_s = min(REFRESH_S, refresh_s) if refresh_s > 0 else REFRESH_S
         self._checked = Deadline(clock, 0.0)
+        self._access = Pace(clock, _ACCESS_S)
         # The partitions of the last view, and their positions.
         self._owned: dict[TopicPartition, int | None] = {}
         # Whether there was a view.
@@ -120,6 +125,7 @@ class TopicWatch:
         self._state.started_with({topic: info.topic_id for topic, info in topics.items()})
         check_assigned(self._options.subscription, topics)
         self._checked = Deadline(self._clock, self._refresh_s)
+        self._access.wait()
 
     def warn_if_another_query(self, known: Known) -> None:
         """Warn if a checkpoint has read other topics only: it may be that of another query."""
@@ -142,6 +148,7 @@ class TopicWatch:
         absent = {p: topic_id for p, topic_id in self._state.absent.items() if p in self._owned}
         deleted = self._state.deleted
         if self._options.subscription.pattern is None and not deleted and not absent:
+            self._check_access()
             return False
         self.match()
         # Only topics that are listed again are checked: with a pattern over short-lived topics, deleted ones add up.
@@ -153,6 +160,19 @@ class TopicWatch:
             return False
         self._state.remove(self._state.deleted - self._topics_of([*self._owned, *known.last, *known.done]))
         return True
+
+    def _check_access(self) -> None:
+        """Raise `AccessError` if this query may not describe a topic that it subscribes to, any more.
+
+        Guards against (KIP-848):
+        1. A right is taken away. The query that has the topic's partitions ends.
+        2. The coordinator assigns them to this query, whose client says nothing of a topic that it may not describe.
+        3. This query goes on with its other partitions, and nobody reads these.
+        """
+        if self._options.group_protocol is GroupProtocol.CONSUMER and self._access.due():
+            # What does not exist is noticed elsewhere.
+            with suppress(OptionError):
+                self._cluster.describe(self.names)
 
     def started_from(self, known: Known) -> Missing:
         """Record what the checkpoint has read, when the query starts. Return what is missing of what it handed over.

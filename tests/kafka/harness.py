@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConsumerGroupDescription,
     NewPartitions,
     NewTopic,
     OffsetSpec,
@@ -33,6 +34,7 @@ from tests.realkafka.evict import remove_member
 from tests.realkafka.jars import RealKafkaError, class_path, find_java
 
 Record = tuple[str, int, int]
+T = TypeVar("T")
 NO_KAFKA = "NO REAL KAFKA, the promises are not shown"
 _PATIENCE = 2.0  # tests run two at a time
 _PASSING = {
@@ -139,6 +141,18 @@ def wait_for(
 
 # The options of a member on each client.
 CLIENTS: dict[str, dict[str, str]] = {"librdkafka": {}, "kafka-python": {"assignors": "weighted"}}
+
+
+def _asked_again(ask: Callable[[], T]) -> T:
+    """Return the coordinator's answer. Asks again, for 30 s, while the coordinator is being made, or moves."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 class Independent:
@@ -287,16 +301,7 @@ class Independent:
             if group not in self._readers:
                 self._readers[group] = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": group})
             wanted = [TopicPartition(*name) for name in names]
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    found = self._readers[group].committed(wanted, timeout=30)
-                    break
-                except KafkaException as error:
-                    # The coordinator is being made, or moves.
-                    if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.1)
+            found = _asked_again(lambda: self._readers[group].committed(wanted, timeout=30))
         return {(p.topic, p.partition): p.offset for p in found if p.error is None and p.offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
@@ -326,8 +331,8 @@ class Independent:
 
     def members(self, group: str) -> list[set[tuple[str, int]]]:
         """Return the assignment of each live member, as the coordinator tells it."""
-        described = self._admin.describe_consumer_groups([group])[group].result(30)
-        return [{(p.topic, p.partition) for p in m.assignment.topic_partitions} for m in described.members]
+        members = self._described(group).members
+        return [{(p.topic, p.partition) for p in m.assignment.topic_partitions} for m in members]
 
     def remove_members(self, group: str, *, consumer: bool) -> None:
         """Remove all members from a KIP-848 group (`consumer`) or a classic one. Only the coordinator knows."""
@@ -340,15 +345,18 @@ class Independent:
 
     def member_ids(self, group: str) -> list[str]:
         """Return the ids of all members that the coordinator knows."""
-        return [each.member_id for each in self._admin.describe_consumer_groups([group])[group].result(30).members]
+        return [each.member_id for each in self._described(group).members]
 
     def strategy(self, group: str) -> str:
         """Return the assignment strategy that the coordinator names."""
-        return str(self._admin.describe_consumer_groups([group])[group].result(30).partition_assignor)
+        return str(self._described(group).partition_assignor)
 
     def member_count(self, group: str) -> int:
         """Return how many members the coordinator knows, with or without an assignment."""
-        return len(self._admin.describe_consumer_groups([group])[group].result(30).members)
+        return len(self._described(group).members)
+
+    def _described(self, group: str) -> ConsumerGroupDescription:
+        return _asked_again(lambda: self._admin.describe_consumer_groups([group])[group].result(30))
 
     def records(self, topic: str, isolation: str = "read_uncommitted") -> set[Record]:
         """Read a topic from its beginning to its end."""

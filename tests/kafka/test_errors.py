@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,9 @@ from tests.realkafka.cluster import free_ports
 from tests.realkafka.realkafka import RealKafka
 from tests.realkafka.security import allow
 
+from .batchloop import BatchLoop, Row
 from .harness import Independent, wait_for
+from .test_takeover import with_protocol
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -121,6 +124,37 @@ def guarded_kafka() -> Iterator[RealKafka]:
 def deny(broker: RealKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
     """Deny an operation on a resource to everybody."""
     allow(broker.bootstrap_servers, "ANONYMOUS", [(kind, name, operation)], AclPermissionType.DENY)
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+def test_a_right_is_taken_away_from_two_queries(
+    protocol: str, guarded_kafka: RealKafka, options: dict[str, str], topic: str, group: str, tmp_path: Path
+) -> None:
+    """Also the one fails that has no partition of the topic, and whose client learns it before it is given one."""
+    client, denied = Independent(guarded_kafka.bootstrap_servers), f"{topic}-denied"
+    for name in (topic, denied):
+        client.create_topic(name, 1)
+    chosen = with_protocol(options, protocol) | {
+        "kafka.bootstrap.servers": guarded_kafka.bootstrap_servers,
+        "subscribe": f"{topic},{denied}",
+    }
+    taken = threading.Event()
+
+    def holds(rows: list[Row]) -> None:
+        if any(row.topic == denied for row in rows):
+            taken.wait(60)
+            # Clients refresh their metadata every second here.
+            time.sleep(4)
+
+    queries = [BatchLoop(name, chosen, tmp_path / name, before_commit=holds) for name in ("first", "second")]
+    wait_for("two members", lambda: client.member_count(group) == 2, 60)
+    time.sleep(3)
+    client.produce(denied, ["a"], 1)
+    deny(guarded_kafka, ResourceType.TOPIC, denied, AclOperation.ALL)
+    taken.set()
+    for query in queries:
+        query.wait_ended(90)
+        names(query.failure, "TOPIC_ACCESS_DENIED", denied)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

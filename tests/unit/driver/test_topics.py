@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import pytest
 
+from spark_groupsource import errors
 from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
 from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.topics import NOTHING, Known, Missing, TopicWatch
+from spark_groupsource.errors import AccessError, OptionError
 from spark_groupsource.membership.machine import GroupView, MemberState, OwnedView
 from spark_groupsource.model.commit_metadata import Anchor, Pin
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
@@ -145,3 +148,28 @@ def test_rows_of_a_topic_without_a_batch_are_found_without_a_report() -> None:
     bed.clock.advance(CONFIRM_S)
     missing = bed.watch.missing_unassigned(KNOWN)
     assert (missing.topics, missing.not_read) == ({"short"}, set())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_right_that_is_taken_away_is_noticed_without_partitions_of_the_topic(protocol: str) -> None:
+    """Under KIP-848 the client says nothing. A topic that does not exist is no reason."""
+    bed = Bed(**{"subscribe": "orders,refunds", "kafka.group.protocol": protocol})
+    asked = []
+
+    def denied(topics: Iterable[str]) -> dict[str, TopicInfo]:
+        asked.append(sorted(topics))
+        if len(asked) == 1:
+            raise OptionError(errors.TOPIC_UNKNOWN, option="subscribe", value="", topic="refunds")
+        raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group="shop")
+
+    bed.cluster.describe = denied  # type: ignore[method-assign,assignment]
+    for _ in range(59):
+        bed.clock.advance(1.0)
+        assert not bed.watch.refresh(KNOWN)
+    bed.clock.advance(1.0)
+    if protocol == "consumer":
+        with pytest.raises(AccessError):
+            bed.watch.refresh(KNOWN)
+        assert asked == [["orders", "refunds"]] * 2
+    else:
+        assert not bed.watch.refresh(KNOWN)
