@@ -199,7 +199,7 @@ class NativeClient:
             # Errors of the consumer as a whole.
             found = self._gather(self._consumer, _EVENTS_AT_ONCE, max_bytes, 0.0)
         items = [self._event(entry) if entry[0] != _KIND_RUN else run_rows(entry, self._constants) for entry in found]
-        if found and found[-1][0] == _KIND_RUN and self._transport.authentication_failed:
+        if found and found[-1][0] == _KIND_RUN and self._transport.text:
             self._transport.worked()
         # Also after a full batch: the client limits neither the number nor the size of the events in this queue.
         self._serve_main_queue()
