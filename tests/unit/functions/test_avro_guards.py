@@ -101,6 +101,19 @@ def test_items_without_bytes_are_bounded(items: Any) -> None:
         read(registered, registered, bodies[3], is_strict=True)
 
 
+@pytest.mark.parametrize("depth", [11, 60])
+def test_a_value_of_many_values_without_bytes_is_bad(depth: int) -> None:
+    """Of 60 records that each have two fields of the next one, no byte would be read for years."""
+    doubled: Any = EMPTY
+    for number in range(depth):
+        fields = [{"name": "a", "type": doubled}, {"name": "b", "type": doubled["name"]}]
+        doubled = {"type": "record", "name": f"D{number}", "fields": fields}
+    registered = of(v="int", x=["null", doubled])
+    assert read(of(v="int"), registered, b"\2\2") == [None]
+    with pytest.raises(ReadError, match=f"a record has more than {MAX_EMPTY_ITEMS} values without bytes"):
+        read(of(v="int"), registered, b"\2\2", is_strict=True)
+
+
 def test_many_records_that_refer_to_each_other_take_no_minutes() -> None:
     defined: set[int] = set()
     count = 60
