@@ -430,6 +430,14 @@ HEADER_NAME_UNREADABLE = Condition(
     "read with the C extension: install a wheel of groupkafka, or a C compiler before you install it, and leave the"
     " variable GROUPKAFKA_GATHER unset. Or leave option includeHeaders out.",
 )
+TOO_MANY_HEADERS = Condition(
+    "GROUPKAFKA.TOO_MANY_HEADERS",
+    "The record at {topic}-{partition} offset {offset} has more than 100,000 headers, or they are damaged. The Kafka"
+    " client does not read them.",
+    "leave option includeHeaders out. To skip the record, delete the partition's records up to it with"
+    " kafka-delete-records.sh and start the query with failOnDataLoss=false, which reports unread records that were"
+    " deleted.",
+)
 TIMESTAMP_IMPOSSIBLE = Condition(
     "GROUPKAFKA.TIMESTAMP_IMPOSSIBLE",
     "The record at {topic}-{partition} offset {offset} has the timestamp {value} ms, which is outside the range of a"

@@ -99,7 +99,7 @@ COUNTERS: dict[str, str] = {
 
 
 # (device, inode) of the files that a query has written to, and whether the last line is cut off: the disk was full.
-# They stay accepted when logrotate's copytruncate empties them.
+# They are accepted when logrotate's copytruncate has emptied them.
 KnownFiles = dict[tuple[int, int], bool]
 
 # How a member can lose partitions: the keys of counter `rebalances`.
@@ -264,9 +264,9 @@ def _append_line(path: str, line: bytes, known: KnownFiles) -> bool:
 
     Return False, and write nothing, if the file was full: it is then `<name>.1`.
 
-    A file in `known` is accepted without a check; the file is added. Raises `NotOursError` for a file that does not
-    begin with a metrics line. This protects other files: an option names the path, and the person who sets options may
-    have fewer rights than the driver.
+    A file in `known` may be empty; the file is added. Raises `NotOursError` for a file that does not begin with a
+    metrics line. This protects other files: an option names the path, and the person who sets options may have fewer
+    rights than the driver.
     """
     with _appending(path, known) as descriptor:
         status = os.fstat(descriptor)
@@ -348,7 +348,7 @@ def _appending(path: str, known: KnownFiles) -> Iterator[int]:
         descriptor, is_new = _open_existing(path, flags), False
     try:
         status = os.fstat(descriptor)
-        if not is_new and (status.st_dev, status.st_ino) not in known:
+        if not is_new and (status.st_size or (status.st_dev, status.st_ino) not in known):
             _check_own(descriptor, path, older=f"{path}.1")
         yield descriptor
     finally:

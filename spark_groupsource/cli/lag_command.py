@@ -29,8 +29,9 @@ AGE_UNKNOWN = (
     "--max-behind: the age of the next unread record is not known, which counts as beyond the bound (it needs the right"
     " READ on the topic, a record that arrives within 10 s, and a record with a timestamp that is not in the future)"
 )
-LEADERLESS = (
-    "--max-lag, --max-behind: the lag of partitions that have no leader is not known, which counts as beyond the bound"
+LAG_UNKNOWN = (
+    "--max-lag, --max-behind: the lag of partitions that have no leader, or whose committed offset is beyond the log's"
+    " end, is not known, which counts as beyond the bound"
 )
 
 
@@ -55,10 +56,10 @@ def report_lag(
                 output.print_line(f"{shown_time(now_ms)}  group {command.connection.group}")
             for line in lag_table(lags):
                 output.print_line(line)
-        leaderless = [str(lag.partition) for lag in lags if lag.end is None]
-        if leaderless and _is_bounded(command):
-            output.warn(f"{LEADERLESS}: {', '.join(leaderless)}")
-        unknown = [str(lag.partition) for lag in lags if not lag.age_known and lag.end is not None]
+        unmeasured = [str(lag.partition) for lag in lags if _is_unmeasured(lag)]
+        if unmeasured and _is_bounded(command):
+            output.warn(f"{LAG_UNKNOWN}: {', '.join(unmeasured)}")
+        unknown = [str(lag.partition) for lag in lags if not lag.age_known and not _is_unmeasured(lag)]
         if unknown and command.max_behind_s is not None:
             output.warn(f"{AGE_UNKNOWN}: {', '.join(unknown)}")
         if is_beyond(command, lags):
@@ -108,7 +109,7 @@ def measured_lags(
 
 def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
     """Return whether the lag exceeds a bound that the user gave; an unknown lag or age counts as exceeding it."""
-    if _is_bounded(command) and any(lag.end is None for lag in lags):
+    if _is_bounded(command) and any(map(_is_unmeasured, lags)):
         return True
     records, _, behind_s, _ = total(lags)
     too_many = command.max_lag is not None and records > command.max_lag
@@ -116,6 +117,10 @@ def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
         return too_many
     too_old = (behind_s or 0.0) > command.max_behind_s
     return too_many or too_old or not all(lag.age_known for lag in lags)
+
+
+def _is_unmeasured(lag: Lag) -> bool:
+    return lag.end is None or lag.is_ahead
 
 
 def _is_bounded(command: LagCommand) -> bool:

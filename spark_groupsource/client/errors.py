@@ -52,20 +52,23 @@ _PRINCIPAL = "User:<its principal>"
 # are this far apart. That is long enough for a restart of a token provider or a broker. A client repeats a continuing
 # rejection after 30 s, which is then the worst case, and within the default session timeout of 45 s.
 _REFUSED_S = 20.0
+# A client repeats an error that continues every 30 s. One that is older, before a request was answered, is over.
+_OVER_S = 60.0
 
 
 class TransportState:
     """Keep the reason why the brokers could not be reached, because the error of a timeout does not contain it.
 
     `login`: where the client has its tokens from, if it logs in with tokens. Its provider's failure is a reason, too.
-    `text`: the last reason; empty if there is none. `authentication_failed`: whether a broker rejected the client's
-    credentials, and no request was answered since.
+    `text`: the last reason; empty if there is none, or if it is over. `authentication_failed`: whether a broker
+    rejected the client's credentials, and no request was answered since.
     """
 
     def __init__(self, login: TokenLogin | None, clock: Clock | None = None) -> None:
         self._login = login
         self._clock = clock or SystemClock()
         self.text = ""
+        self._reported_s = 0.0
         # Whether the brokers have ever accepted the credentials.
         self._accepted = False
         self.authentication_failed = False
@@ -76,8 +79,9 @@ class TransportState:
     def __call__(self, error: KafkaError) -> None:
         """Store an error that the client reports (its `error_cb`)."""
         text = error.str() or ""
+        self._reported_s = self._clock.monotonic_s()
         if self._refuses(error.code(), text):
-            self._last_s = self._clock.monotonic_s()
+            self._last_s = self._reported_s
             if not self.authentication_failed:
                 self._first_s = self._last_s
             self.authentication_failed = True
@@ -93,7 +97,15 @@ class TransportState:
         return not known and (code in AUTHENTICATION or _TLS_ALERT.search(text) is not None)
 
     def worked(self) -> None:
-        """Note that a request was answered: the credentials are not rejected now."""
+        """Note that a request was answered: the credentials are not rejected now.
+
+        Guards against:
+        1. A broker is restarted. An executor's client reports that its connection is refused, and goes on.
+        2. Hours later a quota slows the client down.
+        3. The refused connection would be reported as the reason.
+        """
+        if self._clock.monotonic_s() - self._reported_s > _OVER_S:
+            self.text = ""
         self._accepted, self.authentication_failed, self._clear = True, False, False
 
     @property

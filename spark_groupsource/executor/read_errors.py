@@ -5,7 +5,14 @@ from __future__ import annotations
 from spark_groupsource import errors
 from spark_groupsource.client.errors import topics_denied
 from spark_groupsource.errors import GroupKafkaError, ReadError
-from spark_groupsource.executor.clients.port import Damaged, Misfit, PositionLost, TopicForbidden, UnreadableHeaders
+from spark_groupsource.executor.clients.port import (
+    Damaged,
+    Misfit,
+    PositionLost,
+    TooManyHeaders,
+    TopicForbidden,
+    UnreadableHeaders,
+)
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.client_settings import RECEIVED_MAX_BYTES, RECEIVED_SETTING
 from spark_groupsource.options.model import SourceOptions
@@ -50,6 +57,8 @@ def misfit_error(item: Misfit) -> ReadError:
     where = {"topic": item.partition.topic, "partition": item.partition.partition, "offset": item.offset}
     if isinstance(item, UnreadableHeaders):
         return ReadError(errors.HEADER_NAME_UNREADABLE, **where)
+    if isinstance(item, TooManyHeaders):
+        return ReadError(errors.TOO_MANY_HEADERS, **where)
     return ReadError(errors.TIMESTAMP_IMPOSSIBLE, **where, value=item.value_ms)
 
 

@@ -3,7 +3,8 @@
 - A union becomes a dict of its branches by number. fastavro indexes it, and a list accepts negative numbers.
 - The name of a type becomes a copy of the type for each level, which ends at `MAX_DEPTH`. fastavro's recursion in C has
   no other end than the process's stack.
-- Items of arrays that have no bytes are counted, up to `MAX_EMPTY_ITEMS`. Otherwise five bytes take any memory.
+- Items of arrays that have no bytes are counted, up to `MAX_EMPTY_ITEMS`. Otherwise five bytes take any memory. So do
+  none if 40 records each have two fields of the next one, and the last one is empty: such a type is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from spark_groupsource.functions.avro_schema import UnsupportedSchema
 
 MAX_DEPTH = 250
 MAX_EMPTY_ITEMS = 1000
@@ -46,8 +49,13 @@ class _EmptyItem(dict[Any, Any]):
 
 
 def with_guards(schema: dict[str, Any], names: dict[str, Any]) -> tuple[dict[str, Any], ItemCount]:
-    """Return a parsed record's schema without names of types. `names` are the types that it names."""
+    """Return a parsed record's schema without names of types. `names` are the types that it names.
+
+    Raises `UnsupportedSchema` for a type of too many values without bytes.
+    """
     guards = _Guards(names)
+    if any(guards.empty_values(name) > MAX_EMPTY_ITEMS for name in names):
+        raise UnsupportedSchema(f"a record has more than {MAX_EMPTY_ITEMS} values without bytes")
     return guards.of(schema, 0), guards.count
 
 
@@ -79,6 +87,21 @@ class _Guards:
         self.count = ItemCount()
         self._names = names
         self._copies: dict[tuple[str, int], dict[Any, Any]] = {}
+        self._empty_values: dict[str, int] = {}
+
+    def empty_values(self, schema: Any) -> int:
+        """Return how many values without bytes are in each value of a type: nulls, records without a field."""
+        if isinstance(schema, str):
+            return self.empty_values(self._names[schema]) if schema in self._names else int(schema == "null")
+        if isinstance(schema, list) or schema["type"] not in ("record", "fixed"):
+            return 0
+        if schema["type"] == "fixed":
+            return int(schema["size"] == 0)
+        name, fields = schema["name"], schema["fields"]
+        if name not in self._empty_values:
+            self._empty_values[name] = 0  # inside itself: such a value has no end
+            self._empty_values[name] = sum(self.empty_values(item["type"]) for item in fields) if fields else 1
+        return self._empty_values[name]
 
     def of(self, schema: Any, level: int) -> Any:
         """Return the copy of a schema."""

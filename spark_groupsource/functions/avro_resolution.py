@@ -27,11 +27,14 @@ from spark_groupsource.functions.avro_schema import (
     RecordField,
     RecordType,
     UnionType,
+    UnsupportedSchema,
     is_null,
     short_name,
 )
 from spark_groupsource.functions.avro_types import sole_type
 
+# Steps of one pair of schemas: some for each field of the largest reader's type (`avro_types.MAX_FIELDS`).
+MAX_STEPS = 100_000
 _PROMOTIONS = {
     "int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",),
     "string": ("bytes",), "bytes": ("string",),
@@ -144,7 +147,15 @@ ResolutionStep: TypeAlias = (
 
 
 def resolution_of(writer: AvroType, reader: AvroType) -> ResolutionStep:
-    """Return how values of the writer's type become values of the reader's."""
+    """Return how values of the writer's type become values of the reader's.
+
+    Raises `UnsupportedSchema` if that takes too many steps.
+
+    Guards against:
+    1. The reader has 40 records inside each other.
+    2. The writer has a union of two records in the place of each, whose names differ in the namespace only.
+    3. Both fit, at each level: the steps would take a Python worker's time and memory for ever.
+    """
     return _Resolution().step(writer, reader, frozenset())
 
 
@@ -154,9 +165,12 @@ class _Resolution:
     def __init__(self) -> None:
         # Inside a text, a pair of records has one step, which may contain itself.
         self._in_text: dict[tuple[int, int], RecordStep] = {}
+        self._left = iter(range(MAX_STEPS))
 
     def step(self, writer: AvroType, reader: AvroType, inside: frozenset[RecordType] | None) -> ResolutionStep:
         """Return the step of two types. `inside`: the reader's records around it; None in a text."""
+        if next(self._left, None) is None:
+            raise UnsupportedSchema(f"to resolve it to the reader's schema takes more than {MAX_STEPS} steps")
         if isinstance(writer, UnionType):
             return BranchesStep([self.step(branch, reader, inside) for branch in writer.branches])
         if isinstance(reader, UnionType):

@@ -5,7 +5,7 @@ Differences: every field may be null, and a record inside itself is JSON text (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
@@ -32,25 +32,41 @@ _LOGICAL: Mapping[str, pa.DataType] = {
 }  # fmt: skip
 # Spark's DecimalType has no more digits; from_avro refuses such a schema, too.
 MAX_PRECISION = 38
+# Columns of structs inside each other. Eight records that refer to each other have 110,000.
+MAX_FIELDS = 10_000
+_TOO_WIDE = f"its type has more than {MAX_FIELDS} fields; a record counts wherever it is referred to"
 
 
-def arrow_type(kind: AvroType, inside: frozenset[RecordType] = frozenset()) -> pa.DataType:
-    """Return the Arrow type of a type inside the records `inside`. Raises `UnsupportedSchema`."""
+def arrow_type(kind: AvroType) -> pa.DataType:
+    """Return the Arrow type of a type. Raises `UnsupportedSchema`."""
+    return _inside(kind, frozenset(), iter(range(MAX_FIELDS)))
+
+
+def _inside(kind: AvroType, inside: frozenset[RecordType], left: Iterator[int]) -> pa.DataType:
+    """Return the Arrow type of a type inside the records `inside`, with at most the fields that are `left`."""
     match kind:
         case PrimitiveType() | FixedType():
             return _scalar(kind)
         case EnumType():
             return pa.string()
         case ListType():
-            return pa.list_(arrow_type(kind.items, inside))
+            return pa.list_(_inside(kind.items, inside, left))
         case DictType():
-            return pa.map_(pa.string(), arrow_type(kind.values, inside))
+            return pa.map_(pa.string(), _inside(kind.values, inside, left))
         case UnionType():
-            return _union(kind, inside)
+            return _union(kind, inside, left)
         case RecordType() if kind in inside:
             return pa.string()
-    opened = inside | {kind}
-    return pa.struct([pa.field(item.name, arrow_type(item.type, opened)) for item in kind.fields])
+    return _struct({item.name: item.type for item in kind.fields}, inside | {kind}, left)
+
+
+def _struct(fields: Mapping[str, AvroType], inside: frozenset[RecordType], left: Iterator[int]) -> pa.DataType:
+    found = []
+    for name, kind in fields.items():
+        if next(left, None) is None:
+            raise UnsupportedSchema(_TOO_WIDE)
+        found.append(pa.field(name, _inside(kind, inside, left)))
+    return pa.struct(found)
 
 
 def sole_type(union: UnionType) -> AvroType | None:
@@ -79,8 +95,8 @@ def _scalar(kind: PrimitiveType | FixedType) -> pa.DataType:
     return pa.decimal128(kind.logical.precision, kind.logical.scale)
 
 
-def _union(kind: UnionType, inside: frozenset[RecordType]) -> pa.DataType:
+def _union(kind: UnionType, inside: frozenset[RecordType], left: Iterator[int]) -> pa.DataType:
     sole = sole_type(kind)
     if sole is not None:
-        return arrow_type(sole, inside)
-    return pa.struct([pa.field(f"member{i}", arrow_type(item, inside)) for i, item in enumerate(kind.members)])
+        return _inside(sole, inside, left)
+    return _struct({f"member{i}": item for i, item in enumerate(kind.members)}, inside, left)

@@ -56,7 +56,8 @@ class Lag:
     `end`, `records` and `lost` are None if the partition has no leader.
     `behind_s` and `safe_s` are None if there is no unread record, or its timestamp is not known or more than
     `CLOCK_SKEW_MS` in the future; `safe_s` also if retention has no time limit. `age_known` is False only if there may
-    be an unread record of unknown age.
+    be an unread record of unknown age. Beyond the log's end (`is_ahead`), all records may be unread: the topic was
+    recreated, or its log truncated.
     """
 
     partition: TopicPartition
@@ -68,6 +69,11 @@ class Lag:
     safe_s: float | None
     retention: Retention = Retention()
     age_known: bool = True
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the committed offset is beyond the log's end."""
+        return self.end is not None and (self.committed or 0) > self.end
 
 
 def lag_of(lag_input: LagInput, now_ms: int) -> Lag:
@@ -83,7 +89,7 @@ def lag_of(lag_input: LagInput, now_ms: int) -> Lag:
         behind_s = age_ms / 1000
         if lag_input.retention.after_ms is not None:
             safe_s = max(0, lag_input.retention.after_ms - age_ms) / 1000
-    age_known = not records or behind_s is not None or lag_input.none_left
+    age_known = start <= lag_input.end and (not records or behind_s is not None or lag_input.none_left)
     return Lag(
         lag_input.partition, lag_input.committed, lag_input.end, records, lost, behind_s, safe_s, lag_input.retention,
         age_known,
@@ -138,7 +144,7 @@ def shown_note(lag: Lag) -> str:
         return f"{lag.lost} lost: missing on the broker"
     if lag.committed is None:
         return "no committed offset: all unread"
-    if lag.committed > lag.end:
+    if lag.is_ahead:
         return "beyond the log's end: the topic was recreated, or its log truncated"
     if lag.records and lag.retention.above_bytes is not None:
         return f"safe only up to {lag.retention.above_bytes} bytes"

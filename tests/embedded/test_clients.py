@@ -187,6 +187,23 @@ def test_a_name_that_is_no_utf8_is_an_error_in_pure_python(kafka: EmbeddedKafka,
     consumer.close()
 
 
+def test_more_headers_than_librdkafka_reads_are_an_error_in_c(kafka: EmbeddedKafka) -> None:
+    """It reports 100,000 at most, and none for a record with more: the row would have a null."""
+    most = 100_000
+    sent = [RawRecord(b"v", 1_000, [(b"", None)] * count) for count in (most, most + 1, 1)]
+    produce_raw(kafka.bootstrap_servers, "orders", sent)
+    options = options_of(kafka, includeHeaders="true")
+    consumer = RangeConsumer(options, make_native, 1)
+    first, item = OffsetRange(P0, 0, 1), OffsetRange(P0, 1, 3)
+    consumer.move_to([first])
+    assert [len(row["headers"]) for row in rows_of(consumer.next_rows([first], WAIT_S), True)] == [most]
+    consumer.move_to([item])
+    with pytest.raises(ReadError, match=r"TOO_MANY_HEADERS.* record at orders-0 offset 1 "):
+        offsets_read(consumer, item)
+    consumer.close()
+    assert len(read(make_native, options_of(kafka), {P0: 3})) == 3, "without includeHeaders all rows are read"
+
+
 def test_a_size_is_estimated_without_the_headers_that_cannot_be_read(kafka: EmbeddedKafka) -> None:
     """For maxBytesPerTrigger, on the driver."""
     produce_raw(kafka.bootstrap_servers, "orders", [RawRecord(b"v" * 100, 1_000, [(b"\xff", b"x")])] * 3)

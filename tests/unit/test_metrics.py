@@ -286,6 +286,17 @@ def append(path: Path, events: int = 1, log: MetricsLog | None = None) -> Metric
     return log
 
 
+def test_a_file_that_another_program_has_written_over_is_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "m.jsonl"
+    log = append(path)
+    path.write_text("of another program\n")  # the same inode
+    append(path, events=2, log=log)
+    assert path.read_text() == "of another program\n"
+    assert [REFUSED in record.getMessage() for record in caplog.records] == [True]
+
+
 @pytest.mark.parametrize("content", ["of another program\n", "", '{"at":"noon"}\n', '{"details":{}}\n'])
 def test_nothing_is_appended_to_a_file_that_something_else_began(
     content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

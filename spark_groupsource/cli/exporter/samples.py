@@ -66,8 +66,8 @@ _LOST = _gauge(
 _AGE_UNKNOWN = _gauge(
     "kafka_consumergroup_group_age_unknown_partitions", _GROUP,
     "Number of partitions with unread records whose age is not known: no right READ on the topic, no record within"
-    " 10 s, or a record without a timestamp, or with one more than 5 minutes in the future; and of partitions that have"
-    " no leader, of which no lag is known. Not in kafka-lag-exporter.",
+    " 10 s, or a record without a timestamp, or with one more than 5 minutes in the future; and of partitions of which"
+    " no lag is known: they have no leader, or the group's offset is beyond the log's end. Not in kafka-lag-exporter.",
 )  # fmt: skip
 _MEMBERS = _gauge("kafka_consumergroup_group_members", _GROUP, "Number of live members. Not in kafka-lag-exporter.")
 _STATE = _gauge(

@@ -16,9 +16,9 @@
 
 /* Version of the arguments and results of connect() and gather(). Raise it with every change: Python then rejects a
  * stale build. */
-#define GATHER_VERSION 3
+#define GATHER_VERSION 4
 
-enum kind { KIND_RUN, KIND_EVENT, KIND_TIMESTAMP };
+enum kind { KIND_RUN, KIND_EVENT, KIND_TIMESTAMP, KIND_HEADERS };
 
 /* Counted per header in addition to its bytes, so that many empty headers stay within 32-bit offsets, too. */
 #define HEADER_COST 16
@@ -55,7 +55,8 @@ static int count_headers(run_size_t *run, const message_t *message)
 }
 
 /* Measure the run that starts at the first message: of one partition, within the bound, with timestamps that Spark can
- * hold. Return its rows; 0 if the first record's timestamp is impossible; -1 with an exception on failure. */
+ * hold and headers that can be read. Return its rows; 0 if the first record is not so; -1 with an exception on
+ * failure. */
 static Py_ssize_t measure_run(message_t *const *messages, size_t count, int headers, size_t max_bytes, run_size_t *run)
 {
     size_t rows = 0;
@@ -66,7 +67,7 @@ static Py_ssize_t measure_run(message_t *const *messages, size_t count, int head
         int64_t ms;
         int type;
         if (message->err != 0 || message->rkt != messages[0]->rkt || message->partition != messages[0]->partition ||
-            !timestamp_of(message, &ms, &type))
+            !timestamp_of(message, &ms, &type) || (headers && !has_readable_headers(message)))
             break;
         count_value(&larger.keys, message->key, message->key_len);
         count_value(&larger.values, message->payload, message->len);
@@ -191,6 +192,15 @@ static PyObject *event_of(const message_t *message)
                          message->err, shown);
 }
 
+/* Return (KIND_TIMESTAMP or KIND_HEADERS, topic, partition, offset, timestamp) for a record that no row can hold. */
+static PyObject *misfit_of(const message_t *message)
+{
+    int64_t ms;
+    int type, kind = timestamp_of(message, &ms, &type) ? KIND_HEADERS : KIND_TIMESTAMP;
+    return Py_BuildValue("(isiLL)", kind, rdkafka.topic_name(message->rkt), (int)message->partition,
+                         (long long)message->offset, (long long)ms);
+}
+
 /* Return the next item; set `used` to the number of its messages. */
 static PyObject *next_item(message_t *const *messages, size_t count, int headers, size_t max_bytes, size_t *used)
 {
@@ -202,13 +212,8 @@ static PyObject *next_item(message_t *const *messages, size_t count, int headers
     rows = measure_run(messages, count, headers, max_bytes, &run);
     if (rows < 0)
         return NULL;
-    if (rows == 0) {
-        int64_t ms;
-        int type;
-        (void)timestamp_of(messages[0], &ms, &type);
-        return Py_BuildValue("(isiLL)", KIND_TIMESTAMP, rdkafka.topic_name(messages[0]->rkt),
-                             (int)messages[0]->partition, (long long)messages[0]->offset, (long long)ms);
-    }
+    if (rows == 0)
+        return misfit_of(messages[0]);
     *used = (size_t)rows;
     return gather_run(messages, &run, headers);
 }

@@ -34,6 +34,10 @@ static struct {
     int names_have_sizes; /* set by prove_name_sizes() */
 } rdkafka;
 
+/* The error code of a record without headers. Any other one: it has some, and they cannot be read. librdkafka reads no
+ * more than 100,000 of a record. */
+#define NO_HEADERS (-156)
+
 /* Largest milliseconds of a Spark timestamp (microseconds in 64 bits), and the shift of Kafka's types to Spark's. */
 #define TIMESTAMP_MS_MAX (INT64_MAX / 1000)
 #define TIMESTAMP_TYPE_SHIFT 1
@@ -69,6 +73,13 @@ static void *headers_of(const message_t *message)
 {
     void *headers = NULL;
     return rdkafka.message_headers(message, &headers) == 0 ? headers : NULL;
+}
+
+static int has_readable_headers(const message_t *message)
+{
+    void *headers;
+    int error = rdkafka.message_headers(message, &headers);
+    return error == 0 || error == NO_HEADERS;
 }
 
 /* librdkafka returns a header's name as a C string, and so without the part from a zero byte on. It has the whole name:

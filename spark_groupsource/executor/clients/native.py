@@ -20,13 +20,13 @@ from spark_groupsource.client.tokens import SETTING as TOKENS
 from spark_groupsource.client.tokens import TokenKeeper
 from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, run_rows
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
-from spark_groupsource.executor.clients.port import FetchedItem, ImpossibleTimestamp, RequestFailed
+from spark_groupsource.executor.clients.port import FetchedItem, ImpossibleTimestamp, RequestFailed, TooManyHeaders
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
 # The version of _gather.c that this module needs.
-GATHER_VERSION = 3
-_KIND_RUN, _KIND_EVENT = 0, 1
+GATHER_VERSION = 4
+_KIND_RUN, _KIND_EVENT, _KIND_TIMESTAMP = 0, 1, 2
 _ERRSTR_SIZE = 512
 _CONSUMER = 1  # rd_kafka_type_t
 _EVENT_LOG, _EVENT_ERROR = 0x4, 0x8
@@ -199,7 +199,7 @@ class NativeClient:
             # Errors of the consumer as a whole.
             found = self._gather(self._consumer, _EVENTS_AT_ONCE, max_bytes, 0.0)
         items = [self._event(entry) if entry[0] != _KIND_RUN else run_rows(entry, self._constants) for entry in found]
-        if found and found[-1][0] == _KIND_RUN and self._transport.authentication_failed:
+        if found and found[-1][0] == _KIND_RUN and self._transport.text:
             self._transport.worked()
         # Also after a full batch: the client limits neither the number nor the size of the events in this queue.
         self._serve_main_queue()
@@ -299,7 +299,9 @@ class NativeClient:
         if kind == _KIND_EVENT:
             error = KafkaError(value, text[0] or self._library.text(value))
             return item_of(partition, offset, error, self._transport)
-        return ImpossibleTimestamp(partition, offset, value)
+        if kind == _KIND_TIMESTAMP:
+            return ImpossibleTimestamp(partition, offset, value)
+        return TooManyHeaders(partition, offset)
 
     def _serve_main_queue(self) -> None:
         """Process errors and log lines. librdkafka also serves its own requests to the application here."""

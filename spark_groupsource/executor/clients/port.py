@@ -34,8 +34,16 @@ class UnreadableHeaders:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class TooManyHeaders:
+    """Take the place of a record with more headers than the client reads, which is 100,000."""
+
+    partition: TopicPartition
+    offset: int
+
+
 # Items in the place of one record.
-Misfit: TypeAlias = ImpossibleTimestamp | UnreadableHeaders
+Misfit: TypeAlias = ImpossibleTimestamp | UnreadableHeaders | TooManyHeaders
 
 
 @dataclass(frozen=True, slots=True)

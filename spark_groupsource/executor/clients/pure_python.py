@@ -159,7 +159,7 @@ class PythonClient:
         messages = self._consumer.consume(1, timeout_s)
         if messages:
             messages += self._consumer.consume(most - 1, 0.0)
-            if messages[-1].error() is None and self._transport.authentication_failed:
+            if messages[-1].error() is None and self._transport.text:
                 self._transport.worked()
         found = [] if messages else [trouble(self._transport)]
         if len(self._held) == 1 and all(message.error() is None for message in messages):

@@ -208,6 +208,14 @@ def test_a_partition_without_a_leader_is_shown_without_a_lag(requests: FakeLagRe
 
 
 @pytest.mark.parametrize("bound", [{"max_lag": 1_000}, {"max_behind_s": 1_000.0}])
+def test_behind_an_offset_beyond_the_logs_end_may_be_any_lag(bound: dict[str, Any], requests: FakeLagRequests) -> None:
+    """The topic was recreated. A monitor must not see a group without lag."""
+    requests.groups = {P0: 120, P1: 100}
+    assert run(replace(COMMAND, **bound, as_json=True), requests)[0] == 3
+    assert [warning.rpartition(": ")[2] for warning in requests.warnings] == ["orders-0"]
+
+
+@pytest.mark.parametrize("bound", [{"max_lag": 1_000}, {"max_behind_s": 1_000.0}])
 def test_a_partition_without_a_leader_may_have_any_lag(bound: dict[str, Any], requests: FakeLagRequests) -> None:
     requests.leaderless = {REFUNDS}
     assert run(replace(COMMAND, **bound, as_json=True), requests)[0] == 3

@@ -246,6 +246,20 @@ def test_a_handshake_that_is_cut_off_is_an_outage_once_the_identity_was_taken() 
     assert CUT_OFF in error
 
 
+def test_what_was_over_before_the_brokers_answered_is_no_reason() -> None:
+    clock = ManualClock()
+    transport = TransportState(None, clock)
+    transport(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    clock.advance(20)
+    transport.worked()
+    assert transport.text == "connection refused", "another broker has answered: this one may still be away"
+    clock.advance(41)
+    assert transport.text == "connection refused", "nothing was answered since"
+    transport.worked()
+    assert transport.text == ""
+    assert "connection refused" not in mapped(KafkaError._TIMED_OUT, transport=transport)
+
+
 def test_only_all_brokers_down_is_better_than_nothing() -> None:
     transport = TransportState(None)
     assert transport.text == ""

@@ -11,6 +11,7 @@ import pytest
 
 from spark_groupsource.errors import ReadError
 from spark_groupsource.functions.avro_guards import MAX_DEPTH, MAX_EMPTY_ITEMS
+from spark_groupsource.functions.avro_resolution import MAX_STEPS
 
 from .avro_records import decoder, plain
 from .avro_rules import varint
@@ -99,6 +100,37 @@ def test_items_without_bytes_are_bounded(items: Any) -> None:
     assert [row and len(row["a"]) for row in found] == [0, 3, MAX_EMPTY_ITEMS, None, 3]
     with pytest.raises(ReadError, match=f"more than {MAX_EMPTY_ITEMS} items of an array have no bytes"):
         read(registered, registered, bodies[3], is_strict=True)
+
+
+@pytest.mark.parametrize("depth", [11, 60])
+def test_a_value_of_many_values_without_bytes_is_bad(depth: int) -> None:
+    """Of 60 records that each have two fields of the next one, no byte would be read for years."""
+    doubled: Any = EMPTY
+    for number in range(depth):
+        fields = [{"name": "a", "type": doubled}, {"name": "b", "type": doubled["name"]}]
+        doubled = {"type": "record", "name": f"D{number}", "fields": fields}
+    registered = of(v="int", x=["null", doubled])
+    assert read(of(v="int"), registered, b"\2\2") == [None]
+    with pytest.raises(ReadError, match=f"a record has more than {MAX_EMPTY_ITEMS} values without bytes"):
+        read(of(v="int"), registered, b"\2\2", is_strict=True)
+
+
+@pytest.mark.parametrize("depth", [15, 50])
+def test_a_resolution_of_too_many_steps_makes_bad_records(depth: int) -> None:
+    """In the place of each record the writer has two that fit: names match without their namespaces."""
+    reader: Any = of(v="int")
+    writer: Any = [reader | {"namespace": "a"}]
+    for number in range(depth):
+        reader = {"type": "record", "name": f"N{number}", "fields": [{"name": "x", "type": reader}]}
+        names = [f"{one['namespace']}.{one['name']}" for one in writer]
+        first, second = (
+            {"type": "record", "name": f"N{number}", "namespace": space, "fields": [{"name": "x", "type": kind}]}
+            for space, kind in (("a", writer), ("b", names))
+        )
+        writer = [first, second]
+    assert read(reader, writer, b"\0") == [None]
+    with pytest.raises(ReadError, match=f"takes more than {MAX_STEPS} steps"):
+        read(reader, writer, b"\0", is_strict=True)
 
 
 def test_many_records_that_refer_to_each_other_take_no_minutes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyspark
 import pytest
 from pyspark.sql.pandas import functions
 
-from spark_groupsource.errors import SPARK_TOO_OLD, OptionError
+from spark_groupsource.errors import AVRO_SCHEMA_UNUSABLE, SPARK_TOO_OLD, OptionError
 from spark_groupsource.functions import from_confluent_avro
 from spark_groupsource.functions.avro_decoder import Decoder
 from spark_groupsource.functions.confluent_avro import _reading
@@ -43,3 +44,37 @@ def test_ids_are_those_of_the_subjects_context(subject: str) -> None:
         reading, _ = _reading(registry.url, f":.staging:{subject}", None, {"basic.auth.user.info": USER_INFO})
         found = Decoder(reading).decode(pa.array([b"\0\0\0\0" + bytes([number]) + b"\2x"], pa.binary()))
     assert found.to_pylist() == [{"a": "x"} if subject == "orders-value" else {"b": {"a": "x"}}]
+
+
+def records(links: dict[int, list[int]], first: int = 0) -> Any:
+    """Return the schema of a record with a field of each record that it is linked to, and so on."""
+    defined: set[int] = set()
+
+    def schema(number: int) -> Any:
+        if number in defined:
+            return f"R{number}"
+        defined.add(number)
+        fields = [{"name": f"f{place}", "type": schema(other)} for place, other in enumerate(links[number])]
+        return {"type": "record", "name": f"R{number}", "fields": fields}
+
+    return schema(first)
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        pytest.param({number: list(range(11)) for number in range(11)}, id="all refer to all"),
+        pytest.param({number: [number + 1] * 2 for number in range(16)} | {16: []}, id="two of the next one"),
+    ],
+)
+def test_a_type_of_too_many_fields_is_refused(links: dict[int, list[int]]) -> None:
+    """Eight records that refer to each other gave Spark a type of 110,000 columns; eleven took hours."""
+    with pytest.raises(OptionError, match=r"more than 10000 fields.*it may leave fields out") as raised:
+        _reading("http://127.0.0.1:1", None, json.dumps(records(links)), {})
+    assert raised.value.condition == AVRO_SCHEMA_UNUSABLE
+
+
+def test_records_that_refer_to_each_other_are_read() -> None:
+    links = {number: list(range(6)) for number in range(6)}
+    _, result = _reading("http://127.0.0.1:1", None, json.dumps(records(links)), {})
+    assert len(result) == 6

@@ -55,7 +55,11 @@ def test_of_a_record_from_the_future_no_age_is_known(next_ms: int) -> None:
 
 
 def test_an_offset_ahead_of_the_log() -> None:
-    assert lag_of(LagInput(P0, 120, 10, 100), NOW_MS).records == 0
+    """The topic may have been recreated: nothing of it was read, and no age may say otherwise."""
+    lag = lag_of(LagInput(P0, 120, 10, 100), NOW_MS)
+    assert (lag.records, lag.is_ahead, lag.behind_s, lag.age_known) == (0, True, None, False)
+    read = lag_of(LagInput(P0, 100, 10, 100), NOW_MS)
+    assert (read.is_ahead, read.age_known) == (False, True)
 
 
 def test_all_partitions_together() -> None:

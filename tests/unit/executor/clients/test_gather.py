@@ -23,7 +23,7 @@ from spark_groupsource.model.offsets import TopicPartition
 from tests.unit.fakes import make_options
 
 MIB = 1024 * 1024
-RUN, EVENT, TIMESTAMP = 0, 1, 2
+RUN, EVENT, TIMESTAMP, HEADERS_UNREAD = 0, 1, 2, 3
 QUEUE = 42
 P0 = TopicPartition("orders", 0)
 
@@ -73,10 +73,11 @@ class Record:
         offset: int = 0,
         stamp: tuple[int, int] = (1, 1_000),
         headers: list[tuple[bytes, bytes | None]] | None = None,
+        headers_error: int = KafkaError._NOENT,
         error: int = 0,
         claimed: int | None = None,
     ) -> None:
-        self.stamp, self.headers = stamp, headers
+        self.stamp, self.headers, self.headers_error = stamp, headers, headers_error
         self.buffers = [_exactly(part) for part in (value, key)]
         self.names = [ctypes.create_string_buffer(name) for name, _ in headers or ()]
         self.values = [_exactly(part) for _, part in headers or ()]
@@ -142,8 +143,9 @@ class Script:
         return value
 
     def _headers(self, message: Any, found: Any) -> int:
-        if self._record(message).headers is None:
-            return KafkaError._NOENT
+        record = self._record(message)
+        if record.headers is None:
+            return record.headers_error
         found[0] = ctypes.addressof(message.contents)
         return 0
 
@@ -270,6 +272,16 @@ def test_headers(gather: ModuleType) -> None:
     assert [row["headers"] for row in found] == [
         [{"key": name.decode(), "value": value} for name, value in headers] if headers else None for headers in sent
     ]
+
+
+def test_headers_that_the_library_does_not_read_stand_in_the_rows_place(gather: ModuleType) -> None:
+    def script() -> Script:
+        return Script(Record(offset=0), Record(offset=1, headers_error=KafkaError._BAD_MSG), Record(offset=2))
+
+    found = run(gather, script(), headers=True)
+    assert [item[0] for item in found] == [RUN, HEADERS_UNREAD, RUN]
+    assert found[1] == (HEADERS_UNREAD, "orders", 0, 1, 1_000)
+    assert [item[3] for item in run(gather, script(), headers=False)] == [3]
 
 
 def test_a_header_name_that_is_no_text_is_replaced(gather: ModuleType) -> None:
