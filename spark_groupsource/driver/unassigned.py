@@ -20,8 +20,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two requests.
 _LOOK_S = 0.5
-# Seconds for which the members must have all partitions. An assignment that the coordinator describes may be on its way
-# to this member.
+# Seconds for which the others must have the partitions. One that has just found that it may end is about to leave.
 _HOLD_S = 1.0
 
 
@@ -73,7 +72,7 @@ class UnassignedPartitions:
         return self._others_have(elsewhere, view) if elsewhere else view.settled
 
     def _others_have(self, partitions: frozenset[TopicPartition], view: GroupView) -> bool:
-        own = self._member.kip848_member_id()
+        own = self._member.member_id()
         try:
             members = self._cluster.members(self._group, once=True)
         except KafkaUnavailableError:
@@ -81,6 +80,7 @@ class UnassignedPartitions:
         if members is None:
             self.waits = False
             return view.settled
+        # R118: its own assignment may be on its way; if that counted as another member's, both runs would end
         unassigned = partitions.difference(*(held for name, held in members.items() if name != own))
         if unassigned and unassigned != self._last:
             self.waits = not self._sibling()
@@ -88,7 +88,8 @@ class UnassignedPartitions:
             LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, names)
         self._last = unassigned
         self._answers.answered({self._group: (view.assignment, unassigned)})
-        # Under KIP-848 a member without partitions does not learn that it has joined.
-        joined = own in members or view.settled
+        # Under KIP-848 a member without partitions does not learn that it has joined. A classic group that rebalances
+        # is described as it was before.
+        joined = view.settled or self._member.kip848_member_id() in members
         # R118: they may come
         return joined and not unassigned and self._answers.counts(self._group)
