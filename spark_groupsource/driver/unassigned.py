@@ -15,6 +15,7 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.report import named_partitions
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -36,24 +37,26 @@ class UnassignedPartitions:
 
     def __init__(
         self,
-        group: str,
+        options: SourceOptions,
         *,
         clock: Clock,
         cluster: ClusterPort,
         member: MembershipThread,
         sibling: Callable[[], bool],
     ) -> None:
-        self._group = group
+        self._group = options.group_id
         self._cluster = cluster
         self._member = member
         self._pace = Pace(clock, _LOOK_S)
         self._answers: HeldFor[str] = HeldFor(clock, _HOLD_S)
         self._sibling = sibling
-        # False if there is nothing to wait for: the coordinator does not describe the group, or another source of this
-        # query has the partitions, and gives none up before this one has planned.
-        self.waits = True
-        # Those of the last answer.
+        # False if there is nothing to wait for: the group has no members (option assign), the coordinator does not
+        # describe it, or another source of this query may have the partitions, and gives none up before this one has
+        # planned.
+        self.waits = not options.subscription.partitions
+        # Those of the last answer, and why the last request had none.
         self._last: frozenset[TopicPartition] = frozenset()
+        self.error: KafkaUnavailableError | None = None
 
     def __str__(self) -> str:
         """Return the partitions that no member had in the last answer, the first ones by name."""
@@ -75,18 +78,20 @@ class UnassignedPartitions:
         own = self._member.member_id()
         try:
             members = self._cluster.members(self._group, once=True)
-        except KafkaUnavailableError:
+        except KafkaUnavailableError as error:
+            self.error = error
             return False
+        self.error = None
         if members is None:
             self.waits = False
             return view.settled
         # R118: its own assignment may be on its way; if that counted as another member's, both runs would end
         unassigned = partitions.difference(*(held for name, held in members.items() if name != own))
-        if unassigned and unassigned != self._last:
+        changed, self._last = unassigned != self._last, unassigned
+        if unassigned and changed:
             self.waits = not self._sibling()
-            names = named_partitions(tuple(sorted(unassigned)))
-            LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, names)
-        self._last = unassigned
+            if self.waits:
+                LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, self)
         self._answers.answered({self._group: (view.assignment, unassigned)})
         # Under KIP-848 a member without partitions does not learn that it has joined. A classic group that rebalances
         # is described as it was before.
