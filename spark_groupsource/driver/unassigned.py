@@ -57,6 +57,8 @@ class UnassignedPartitions:
         # Those of the last answer, and why the last request had none.
         self._last: frozenset[TopicPartition] = frozenset()
         self.error: KafkaUnavailableError | None = None
+        # In which assignment the run may end, by the last answer: another source of the query may have more batches.
+        self._may_end_in: int | None = None
 
     def __str__(self) -> str:
         """Return the partitions that no member had in the last answer, the first ones by name."""
@@ -69,10 +71,11 @@ class UnassignedPartitions:
         """
         if not self.waits:
             return view.settled
-        if not self._pace.due():
-            return False
-        elsewhere = frozenset(wanted()).difference(owned.partition for owned in view.partitions)
-        return self._others_have(elsewhere, view) if elsewhere else view.settled
+        if self._pace.due():
+            elsewhere = frozenset(wanted()).difference(owned.partition for owned in view.partitions)
+            may_end = self._others_have(elsewhere, view) if elsewhere else view.settled
+            self._may_end_in = view.assignment if may_end else None
+        return self._may_end_in == view.assignment
 
     def _others_have(self, partitions: frozenset[TopicPartition], view: GroupView) -> bool:
         own = self._member.member_id()

@@ -146,6 +146,20 @@ def test_rebalances_that_give_a_run_nothing_do_not_end_its_wait() -> None:
     assert bed.session.latest_offset(START) is START
 
 
+def test_another_source_of_the_query_is_not_slowed_down() -> None:
+    """1. A source has read all of its own. 2. The other one has more batches, so it is asked again and again."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P1)
+    bed.ends(p0=5, p1=0)
+    bed.cluster.group_members = {"m": frozenset({P1}), "other": frozenset({P0})}
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    waited_s = bed.paused
+    for _ in range(10):
+        assert bed.session.latest_offset(START) is START
+    assert bed.paused == waited_s
+
+
 def test_a_run_with_option_assign_asks_for_no_members() -> None:
     """1. A run has read two partitions. 2. One topic is deleted."""
     bed = Bed(assign='{"orders":[0],"refunds":[0]}', startingOffsets="earliest", failOnDataLoss="false")
