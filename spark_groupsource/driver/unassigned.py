@@ -55,14 +55,14 @@ class UnassignedPartitions:
         # planned.
         self.waits = not options.subscription.partitions
         # Those of the last answer, and why the last request had none.
-        self._last: frozenset[TopicPartition] = frozenset()
+        self._last: frozenset[TopicPartition] | None = None
         self.error: KafkaUnavailableError | None = None
         # In which assignment the run may end, by the last answer: another source of the query may have more batches.
         self._may_end_in: int | None = None
 
     def __str__(self) -> str:
         """Return the partitions that no member had in the last answer, the first ones by name."""
-        return named_partitions(tuple(sorted(self._last)))
+        return named_partitions(tuple(sorted(self._last or ())))
 
     def run_may_end(self, view: GroupView, wanted: Callable[[], Collection[TopicPartition]]) -> bool:
         """Return whether other members have all that is wanted and not owned. False also while that is not sure.
@@ -90,14 +90,14 @@ class UnassignedPartitions:
             return view.settled
         # R118: its own assignment may be on its way; if that counted as another member's, both runs would end
         unassigned = partitions.difference(*(held for name, held in members.items() if name != own))
-        changed, self._last = unassigned != self._last, unassigned
-        if unassigned and changed:
-            self.waits = not self._sibling()
-            if self.waits:
-                LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, self)
-        self._answers.answered({self._group: (view.assignment, unassigned)})
         # Under KIP-848 a member without partitions does not learn that it has joined. A classic group that rebalances
         # is described as it was before.
         joined = view.settled or self._member.kip848_member_id() in members
+        changed, self._last = unassigned != self._last, unassigned
+        if changed and (unassigned or not joined):
+            self.waits = not self._sibling()
+            if self.waits and unassigned:
+                LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, self)
+        self._answers.answered({self._group: (view.assignment, unassigned)})
         # R118: they may come
         return joined and not unassigned and self._answers.counts(self._group)
