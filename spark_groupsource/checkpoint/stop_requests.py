@@ -181,12 +181,12 @@ class StopFiles:
         with self._open() as (filesystem, root):
             return _runs_of(filesystem, _files(filesystem, root))
 
-    def has_sibling(self, run: Run) -> bool:
-        """Return whether another source of the run's query reads in its group now; False if that cannot be read."""
+    def may_have_sibling(self, run: Run) -> bool:
+        """Return whether another source of the run's query reads in its group now; True if that cannot be read."""
         try:
             return any(other.group == run.group and run.may_live_beside(other) for other in self.runs())
         except ValueError:
-            return False
+            return True
 
     def check_exists(self) -> None:
         """Raise ValueError if Spark has no checkpoint here."""

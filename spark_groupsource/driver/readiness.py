@@ -166,9 +166,7 @@ class Readiness:
         self._length = length
         self._commits = commits
         self._check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
-        self._unassigned = UnassignedPartitions(
-            options.group_id, clock=clock, cluster=cluster, member=member, sibling=sibling
-        )
+        self._unassigned = UnassignedPartitions(options, clock=clock, cluster=cluster, member=member, sibling=sibling)
         self._clock = clock
         self._member = member
         self._pause = pause
@@ -225,14 +223,16 @@ class Readiness:
             self._pause(_SETTLE_PAUSE_S)
 
     def gets_more(self, view: GroupView, wanted: Wanted) -> bool:
-        """Wait, before a run ends, until the assignment changes, or other members have all that is wanted.
+        """Wait, before a run ends, until this member's partitions change, or others have all that is wanted.
 
-        Return whether it has changed, or the query is stopping. Raises `MembershipError` after `_handover_s`.
+        Return whether they have changed, or the query is stopping. After `_handover_s` it raises `MembershipError`, or
+        `KafkaUnavailableError` if the coordinator does not answer.
         """
         ends = Deadline(self._clock, self._handover_s)
         while not self._unassigned.run_may_end(view, wanted):
             self._member.check()
-            if self._member.stopping or self._member.view().assignment != view.assignment:
+            # Each rebalance is a change of the assignment, also one that gives this member nothing.
+            if self._member.stopping or self._member.view().partitions != view.partitions:
                 return True
             if ends.expired():
                 raise self._unassigned_error(view, f"{self._unassigned} to no member", self._handover_s)
@@ -268,8 +268,8 @@ class Readiness:
             )
         return self._unassigned_error(view, "no partition to this member", timeout_s)
 
-    def _unassigned_error(self, view: GroupView, partitions: str, timeout_s: float) -> MembershipError:
+    def _unassigned_error(self, view: GroupView, partitions: str, timeout_s: float) -> GroupKafkaError:
         group, state = self._options.group_id, view.state.name
-        return MembershipError(
+        return self._unassigned.error or MembershipError(
             errors.NO_ASSIGNMENT, group=group, partitions=partitions, timeout_s=timeout_s, state=state
         )

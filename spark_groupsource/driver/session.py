@@ -285,12 +285,12 @@ class Session:
         while deadline is None or not deadline.expired():
             # Without a topic nothing is ever assigned.
             later = self._later if self._topics.present else NextTrigger.COMES
-            view = self._readiness.settled_view(later, lambda: self._wanted(known))
-            if view is None:
+            settled = self._readiness.settled_view(later, lambda: self._wanted(known))
+            if settled is None:
                 self._missing.compare_unassigned()
                 return start
-            self._shared.notice_share(view, lambda: len(self._subscribed(known)))
-            view = self._missing.leave_out_of(view, known)
+            self._shared.notice_share(settled, lambda: len(self._subscribed(known)))
+            view = self._missing.leave_out_of(settled, known)
             if not view.partitions:
                 return start
             deadline = deadline or self._planning_deadline()
@@ -307,7 +307,7 @@ class Session:
                 case TryAgain(pause_s):
                     self._pause(pause_s)
                 case NothingToRead():
-                    if self._has_read_all(view, known):
+                    if self._has_read_all(settled, known):
                         return start
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
         if self._later is NextTrigger.NONE:

@@ -15,13 +15,13 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.report import named_partitions
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
 # Seconds between two requests.
 _LOOK_S = 0.5
-# Seconds for which the members must have all partitions. An assignment that the coordinator describes may be on its way
-# to this member.
+# Seconds for which the others must have the partitions. One that has just found that it may end is about to leave.
 _HOLD_S = 1.0
 
 
@@ -37,28 +37,32 @@ class UnassignedPartitions:
 
     def __init__(
         self,
-        group: str,
+        options: SourceOptions,
         *,
         clock: Clock,
         cluster: ClusterPort,
         member: MembershipThread,
         sibling: Callable[[], bool],
     ) -> None:
-        self._group = group
+        self._group = options.group_id
         self._cluster = cluster
         self._member = member
         self._pace = Pace(clock, _LOOK_S)
         self._answers: HeldFor[str] = HeldFor(clock, _HOLD_S)
         self._sibling = sibling
-        # False if there is nothing to wait for: the coordinator does not describe the group, or another source of this
-        # query has the partitions, and gives none up before this one has planned.
-        self.waits = True
-        # Those of the last answer.
-        self._last: frozenset[TopicPartition] = frozenset()
+        # False if there is nothing to wait for: the group has no members (option assign), the coordinator does not
+        # describe it, or another source of this query may have the partitions, and gives none up before this one has
+        # planned.
+        self.waits = not options.subscription.partitions
+        # Those of the last answer, and why the last request had none.
+        self._last: frozenset[TopicPartition] | None = None
+        self.error: KafkaUnavailableError | None = None
+        # In which assignment the run may end, by the last answer: another source of the query may have more batches.
+        self._may_end_in: int | None = None
 
     def __str__(self) -> str:
         """Return the partitions that no member had in the last answer, the first ones by name."""
-        return named_partitions(tuple(sorted(self._last)))
+        return named_partitions(tuple(sorted(self._last or ())))
 
     def run_may_end(self, view: GroupView, wanted: Callable[[], Collection[TopicPartition]]) -> bool:
         """Return whether other members have all that is wanted and not owned. False also while that is not sure.
@@ -67,28 +71,33 @@ class UnassignedPartitions:
         """
         if not self.waits:
             return view.settled
-        if not self._pace.due():
-            return False
-        elsewhere = frozenset(wanted()).difference(owned.partition for owned in view.partitions)
-        return self._others_have(elsewhere, view) if elsewhere else view.settled
+        if self._pace.due():
+            elsewhere = frozenset(wanted()).difference(owned.partition for owned in view.partitions)
+            may_end = self._others_have(elsewhere, view) if elsewhere else view.settled
+            self._may_end_in = view.assignment if may_end else None
+        return self._may_end_in == view.assignment
 
     def _others_have(self, partitions: frozenset[TopicPartition], view: GroupView) -> bool:
-        own = self._member.kip848_member_id()
+        own = self._member.member_id()
         try:
             members = self._cluster.members(self._group, once=True)
-        except KafkaUnavailableError:
+        except KafkaUnavailableError as error:
+            self.error = error
             return False
+        self.error = None
         if members is None:
             self.waits = False
             return view.settled
+        # R118: its own assignment may be on its way; if that counted as another member's, both runs would end
         unassigned = partitions.difference(*(held for name, held in members.items() if name != own))
-        if unassigned and unassigned != self._last:
+        # Under KIP-848 a member without partitions does not learn that it has joined. A classic group that rebalances
+        # is described as it was before.
+        joined = view.settled or self._member.kip848_member_id() in members
+        changed, self._last = unassigned != self._last, unassigned
+        if changed and (unassigned or not joined):
             self.waits = not self._sibling()
-            names = named_partitions(tuple(sorted(unassigned)))
-            LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, names)
-        self._last = unassigned
+            if self.waits and unassigned:
+                LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, self)
         self._answers.answered({self._group: (view.assignment, unassigned)})
-        # Under KIP-848 a member without partitions does not learn that it has joined.
-        joined = own in members or view.settled
         # R118: they may come
         return joined and not unassigned and self._answers.counts(self._group)

@@ -323,6 +323,11 @@ class Member:
         return self._port.fetch_offsets(partitions, timeout_s)
 
     @property
+    def member_id(self) -> str:
+        """See `GroupPort`; empty while the client is replaced."""
+        return "" if self._renewal.due else self._port.member_id
+
+    @property
     def kip848_member_id(self) -> str:
         """See `GroupPort`; empty while the client is replaced."""
         return "" if self._renewal.due else self._port.kip848_member_id

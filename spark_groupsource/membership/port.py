@@ -119,6 +119,10 @@ class GroupPort(Protocol):
         """Whether a revoke names only the partitions to give up (cooperative, KIP-848)."""
 
     @property
+    def member_id(self) -> str:
+        """The id by which the coordinator knows the member; empty while it has none."""
+
+    @property
     def kip848_member_id(self) -> str:
         """The member's id if its group assigns partitions by topic id (KIP-848), else empty."""
 

@@ -140,6 +140,10 @@ class MembershipThread:
         """Return a frozen view of the member."""
         return self._call("view", self._member.machine.view)
 
+    def member_id(self) -> str:
+        """Return the id by which the coordinator knows the member; empty while it has none."""
+        return self._call("member_id", lambda: self._member.member_id)
+
     def kip848_member_id(self) -> str:
         """Return the member's id if its group assigns partitions by topic id (KIP-848), else an empty text."""
         return self._call("kip848_member_id", lambda: self._member.kip848_member_id)

@@ -49,7 +49,7 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
         clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
         state_exists=(lambda: None) if location is None else StateFolder(location).exists,
         watch=None if location is None else _make_stop_watch(location, run, member),
-        sibling=lambda: location is not None and StopFiles(location).has_sibling(run),
+        sibling=lambda: location is None or StopFiles(location).may_have_sibling(run),
         # Last: nothing after it may fail, since the port stays open until the session is stopped.
         metrics_port=_open_metrics_port(options, metrics),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
 
-PROTOCOLS = ("cooperative", "eager", "kip848")
+PROTOCOLS = ("cooperative", "eager", "kip848", "weighted")
 
 
 @pytest.mark.rule("R118")

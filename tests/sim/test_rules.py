@@ -5,13 +5,16 @@ Without the guard each fails: `plants.toml` names these tests for plants that se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
+from typing import Any
 
 import pytest
 
 from spark_groupsource import errors
+from spark_groupsource.driver.session import Session
 from spark_groupsource.model.offsets import TopicPartition
-from tests.sim.kafka.protocol import Error
+from tests.sim.kafka.protocol import Error, SyncAnswer, SyncGroup
 from tests.sim.script import Script
 from tests.sim.spark.checkpoint import Store
 from tests.sim.spark.engine import Trigger
@@ -993,6 +996,36 @@ def test_r118_runs_read_all_that_was_there(protocol: str, batch_s: float) -> Non
     script.when(lambda: q1.batch is not None, script.starts("q2"), lambda: script.batches_take(0.1), after_s=0.1)
     script.run()
     assert [app.runs[0].how for app in (q1, q2)] == ["ended", "ended"]
+    ended_at = max(app.runs[0].ended_at for app in (q1, q2))
+    rows = [row[1:] for app in (q1, q2) for batch in app.batches if batch.at <= ended_at for row in batch.rows]
+    assert len(rows) == len(set(rows)) == 12
+
+
+@pytest.mark.rule("R118")
+def test_r118_an_assignment_on_its_way_is_not_another_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. q1 gives up two partitions, reads its others and ends. 2. The coordinator's answer to q2 takes 5 s."""
+    script = _script(queries=2, topics=(("orders", 4),), max_rows=8, drain_s=30.0, batch_s=(8.2, 8.2))
+    q1, q2 = script.app("q1"), script.app("q2")
+    for app in (q1, q2):
+        app.trigger, script.rest_s[app.name] = Trigger.AVAILABLE_NOW, 1000.0
+    receive, stop = script.group.receive, Session.stop
+
+    def received(client_id: str, request: object, reply: Callable[[Any], None]) -> None:
+        def late(answer: SyncAnswer) -> None:
+            script.world.after(5.0 if q1.batches and client_id == "q2" else 0.0, lambda: reply(answer))
+
+        receive(client_id, request, late if isinstance(request, SyncGroup) else reply)
+
+    def ends(session: Session) -> None:
+        # Spark takes a second to end a query.
+        script.world.sleep(1.5)
+        stop(session)
+
+    monkeypatch.setattr(script.group, "receive", received)
+    monkeypatch.setattr(Session, "stop", ends)
+    script.on(0.0001, script.writes(3))
+    script.when(lambda: q1.batch is not None, script.starts("q2"), lambda: script.batches_take(0.1), after_s=0.1)
+    script.run()
     ended_at = max(app.runs[0].ended_at for app in (q1, q2))
     rows = [row[1:] for app in (q1, q2) for batch in app.batches if batch.at <= ended_at for row in batch.rows]
     assert len(rows) == len(set(rows)) == 12

@@ -130,7 +130,8 @@ class FakeGroup:
         self.answer_commits = True
         self.revokes_when_closed = True
         self.in_generation = b"1"
-        # The member's id in a group that assigns by topic id; empty in others.
+        self.member_id = "m"
+        # The same in a group that assigns by topic id; empty in others.
         self.kip848_member_id = ""
         self._todo: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()

@@ -158,10 +158,15 @@ class LibrdkafkaGroup:
         return self._incremental
 
     @property
+    def member_id(self) -> str:
+        """See `GroupPort`."""
+        return self._client().memberid() or ""
+
+    @property
     def kip848_member_id(self) -> str:
         """See `GroupPort`."""
         by_id = self._options.group_protocol is GroupProtocol.CONSUMER and not self._options.subscription.partitions
-        return (self._client().memberid() or "") if by_id else ""
+        return self.member_id if by_id else ""
 
     @property
     def generation(self) -> bytes:

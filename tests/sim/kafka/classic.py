@@ -102,9 +102,8 @@ class ClassicCoordinator(Coordinator):
                 raise TypeError(request)
 
     def described(self) -> dict[str, frozenset[TopicPartition]] | None:
-        """Return the members, with their partitions while the group is stable (ClassicGroup.describe)."""
-        stable = self.state is State.STABLE
-        return {name: member.assignment if stable else frozenset() for name, member in self.members.items()}
+        """Return the members with their newest assignments, in every state (ClassicGroupMember.describe)."""
+        return {name: member.assignment for name, member in self.members.items()}
 
     def _validate(self, member_id: str, instance_id: str | None) -> Error | None:
         """ClassicGroup.validateMember."""

@@ -85,11 +85,12 @@ def test_a_pipelines_flow_is_asked_at_its_newest_checkpoint(tmp_path: Path) -> N
 )
 def test_another_source_of_the_query_is_known(location: Path, other: dict[str, Any], is_one: bool) -> None:
     files, one = registered(location)
-    assert not files.has_sibling(one)
+    assert not files.may_have_sibling(one)
     files.register(replace(one, name="a" * 32, **other))
-    assert files.has_sibling(one) == is_one
+    assert files.may_have_sibling(one) == is_one
     shutil.rmtree(location)
-    assert not files.has_sibling(one)
+    assert not files.may_have_sibling(one)
+    assert StopFiles("nowhere:/a").may_have_sibling(one)
 
 
 def test_nothing_stays_behind_when_nobody_waits(location: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
@@ -47,11 +48,10 @@ def test_available_now_reads_a_partition_that_it_gains_up_to_the_same_targets() 
 def test_available_now_without_partitions_says_so(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     """A static member that was stopped keeps them until its session ends: the job succeeds, and nobody knows why."""
     bed = Bed(startingOffsets="earliest")
-    bed.cluster.group_members = {"other": frozenset({P0, P1})}
+    bed.cluster.group_members = {"m": frozenset(), "other": frozenset({P0, P1})}
     if protocol == "consumer":
         # Such a member does not learn that it has joined.
         bed.group.kip848_member_id = "m"
-        bed.cluster.group_members["m"] = frozenset()
         bed.member.start()
     else:
         bed.join()
@@ -79,7 +79,6 @@ def test_available_now_waits_for_partitions_that_it_may_get(
     bed.ends(p0=5, p1=0)
     bed.cluster.group_members = {"m": frozenset(owned), "other": frozenset({P1} - set(owned))}
     if answer.startswith("by this"):
-        bed.group.kip848_member_id = "m"
         bed.cluster.group_members["m"] = frozenset({P0, *owned})
     elif answer.startswith("the coordinator"):
         reason = "away"
@@ -112,6 +111,66 @@ def test_available_now_fails_if_nobody_gets_a_partition(owned: tuple[TopicPartit
     what = "orders-0 to no member" if owned else "no partition to this member"
     with pytest.raises(MembershipError, match=f"NO_ASSIGNMENT.*assigned {what} within 270 s"):
         bed.session.latest_offset(START)
+
+
+@pytest.mark.parametrize("owned", [(), (P1,)], ids=["none", "one"])
+def test_available_now_fails_if_the_coordinator_stays_away(owned: tuple[TopicPartition, ...]) -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(*owned)
+    bed.ends(p0=5, p1=0)
+    bed.cluster.unavailable_coordinator = KafkaUnavailableError(
+        errors.CLUSTER_REQUEST_FAILED, request="ConsumerGroupDescribe", reason="away"
+    )
+    bed.session.prepare_available_now()
+    with pytest.raises(KafkaUnavailableError, match="ConsumerGroupDescribe"):
+        bed.session.latest_offset(START)
+
+
+def test_rebalances_that_give_a_run_nothing_do_not_end_its_wait() -> None:
+    """A third member drains. Others join meanwhile, one after the other."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P1)
+    bed.ends(p0=5, p1=0)
+    bed.cluster.group_members = {"m": frozenset({P1})}
+    bed.session.prepare_available_now()
+    moments = iter(range(6, 210, 6))
+
+    def rebalances(next_s: float) -> None:
+        if bed.paused > 200:
+            bed.cluster.group_members = {"m": frozenset({P1}), "other": frozenset({P0})}
+        elif bed.paused > next_s:
+            bed.member.during_view = partial(rebalances, next(moments))
+            bed.assign()
+
+    bed.member.during_view = partial(rebalances, next(moments))
+    assert bed.session.latest_offset(START) is START
+
+
+def test_another_source_of_the_query_is_not_slowed_down() -> None:
+    """1. A source has read all of its own. 2. The other one has more batches, so it is asked again and again."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P1)
+    bed.ends(p0=5, p1=0)
+    bed.cluster.group_members = {"m": frozenset({P1}), "other": frozenset({P0})}
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    waited_s = bed.paused
+    for _ in range(10):
+        assert bed.session.latest_offset(START) is START
+    assert bed.paused == waited_s
+
+
+def test_a_run_with_option_assign_asks_for_no_members() -> None:
+    """1. A run has read two partitions. 2. One topic is deleted."""
+    bed = Bed(assign='{"orders":[0],"refunds":[0]}', startingOffsets="earliest", failOnDataLoss="false")
+    bed.ends(p0=5, refunds=3)
+    bed.session.prepare_available_now()
+    bed.assign(P0, tp(0, "refunds"))
+    end = bed.session.latest_offset(START)
+    bed.session.tasks(START, end)
+    del bed.cluster.topics["refunds"]
+    bed.cluster.group_members = {}
+    assert bed.session.latest_offset(end) is end
 
 
 @pytest.mark.parametrize("owned", [(), (P1,)], ids=["none", "one"])

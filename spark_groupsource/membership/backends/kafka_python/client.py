@@ -105,6 +105,12 @@ class KafkaPythonGroup:
         return self._protocol is RebalanceProtocol.COOPERATIVE
 
     @property
+    def member_id(self) -> str:
+        """See `GroupPort`."""
+        member_id: str = self._opened().consumer.group_metadata().member_id
+        return member_id
+
+    @property
     def kip848_member_id(self) -> str:
         """See `GroupPort`."""
         return ""
