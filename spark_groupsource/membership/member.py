@@ -495,11 +495,13 @@ class Member:
 
     def on_assigned(self, partitions: Partitions) -> None:
         """See `MemberListener`."""
+        # Where other members wait for this one, its client may be in the next generation once it has accepted.
+        generation = self._port.generation
         self._port.accept(partitions)
         # R31: a client that closes, because a batch takes too long, reports an assignment that was on its way
         if self.machine.state in FINAL_STATES or self._given_up is not None:
             return
-        self._compare_generations()
+        self._compare_generations(generation)
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))
         self._renewal.joined()
         self._fetch_pace.hurry()
@@ -508,7 +510,7 @@ class Member:
             self.on_coordinator(True)
         self._report.assigned(partitions)
 
-    def _compare_generations(self) -> None:
+    def _compare_generations(self, generation: bytes) -> None:
         """Find out that the client has dropped a rebalance of which it had begun to revoke partitions.
 
         The answer to a SyncGroup that takes partitions away makes the client revoke them, and then assign what the
@@ -522,7 +524,6 @@ class Member:
         3. With that it seems to be in a rebalance, and joins no other one. A third member comes.
         4. The group waits for `kafka.max.poll.interval.ms` and removes it, and it never joins again.
         """
-        generation = self._port.generation
         # R117: the revoke's own assignment never came. A closing client has no generation, and takes part no more
         if generation and self._revoked_in not in (b"", generation):
             self._misses_rebalances = True

@@ -130,6 +130,8 @@ class FakeGroup:
         self.answer_commits = True
         self.revokes_when_closed = True
         self.in_generation = b"1"
+        # The generation that the client joins as soon as it has accepted an assignment; empty: the same one.
+        self.accepts_and_joins = b""
         self.member_id = "m"
         # The same in a group that assigns by topic id; empty in others.
         self.kip848_member_id = ""
@@ -233,6 +235,7 @@ class FakeGroup:
 
     def accept(self, partitions: Partitions) -> None:
         self.owned |= set(partitions)
+        self.in_generation = self.accepts_and_joins or self.in_generation
         self._record("accept", partitions)
 
     def stay_out(self) -> None:

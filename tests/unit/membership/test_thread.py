@@ -829,6 +829,37 @@ def test_a_second_revoke_does_not_hide_a_dropped_rebalance() -> None:
 
 
 @pytest.mark.rule("R117")
+def test_a_client_that_joins_the_next_generation_at_once_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """The other members wait in a JoinGroup. The client has accepted an assignment, and its own one ends the round."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.join(b"2")
+        bed.group.revoke(P1)
+        bed.group.post(lambda: setattr(bed.group, "accepts_and_joins", b"3"))
+        bed.group.assign()
+        bed.until("no callback is left", lambda _: bed.group.waiting == 0)
+        bed.go_round(5)
+        assert len(bed.group.named("open")) == 1
+    assert "ignore the next rebalances" not in caplog.text
+
+
+@pytest.mark.rule("R117")
+def test_a_rebalance_that_is_dropped_after_one_that_began_at_once_is_noticed() -> None:
+    """1. The client accepts an assignment of generation 2, and has joined generation 3 before it returns. 2. That takes
+    a partition. 3. A topic changes during the drain: the assignment comes in generation 4."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.join(b"2")
+        bed.group.post(lambda: setattr(bed.group, "accepts_and_joins", b"3"))
+        bed.group.assign()
+        bed.group.post(lambda: setattr(bed.group, "accepts_and_joins", b""))
+        bed.group.revoke(P1)
+        bed.group.join(b"4")
+        bed.group.assign()
+        bed.until("another client", lambda _: len(bed.group.named("open")) == 2, step_s=0.1)
+
+
+@pytest.mark.rule("R117")
 def test_a_client_that_closes_misses_no_rebalance(caplog: pytest.LogCaptureFixture) -> None:
     """A stop comes during a drain: the client calls the callback of the assignment while it closes, without a
     generation."""
