@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.port import ClusterPort
 from spark_groupsource.driver.assignment_check import AssignmentCheck
-from spark_groupsource.driver.unassigned import UnassignedPartitions
+from spark_groupsource.driver.unassigned import UnassignedPartitions, Wanted
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import NextTrigger, SourceOptions
 
 LOG = logging.getLogger(__name__)
-
-# Returns the partitions that a run is to read.
-Wanted = Callable[[], Collection[TopicPartition]]
 
 # Seconds. A new member's first assignment may be empty and followed by another one; a standby's stays empty. If this is
 # too short, Spark runs an empty first batch. A standby's first trigger takes this long.

@@ -19,6 +19,9 @@ from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
+# Returns the partitions that a run is to read.
+Wanted = Callable[[], Collection[TopicPartition]]
+
 # Seconds between two requests.
 _LOOK_S = 0.5
 # Seconds for which the others must have the partitions. One that has just found that it may end is about to leave.
@@ -64,7 +67,7 @@ class UnassignedPartitions:
         """Return the partitions that no member had in the last answer, the first ones by name."""
         return named_partitions(tuple(sorted(self._last or ())))
 
-    def run_may_end(self, view: GroupView, wanted: Callable[[], Collection[TopicPartition]]) -> bool:
+    def run_may_end(self, view: GroupView, wanted: Wanted) -> bool:
         """Return whether other members have all that is wanted and not owned. False also while that is not sure.
 
         Call it until it returns True, or `view` has changed. Without `waits` it is True for a member that has joined.
