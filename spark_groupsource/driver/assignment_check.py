@@ -14,6 +14,7 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.report import named_partitions
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ class AssignmentCheck:
        coordinator removes the member, and its batch is repeated.
     """
 
-    def __init__(self, group: str, *, clock: Clock, cluster: ClusterPort, member: MembershipThread) -> None:
-        self._group = group
+    def __init__(self, options: SourceOptions, *, clock: Clock, cluster: ClusterPort, member: MembershipThread) -> None:
+        self._group = options.group_id
+        self._assigned_by_id = options.assigned_by_id
         self._clock = clock
         self._cluster = cluster
         self._member = member
@@ -50,11 +52,11 @@ class AssignmentCheck:
     def run(self, view: GroupView) -> None:
         """Compare, if an answer has been lost. Call it while no batch is in flight."""
         lost = self._member.status.lost_answers
-        if lost != self._seen:
+        if lost != self._seen and self._assigned_by_id:
             self._seen, self._until, self._different = lost, Deadline(self._clock, _LASTS_S), None
         if self._until is None or not self._pace.due():
             return
-        member_id = self._member.kip848_member_id()
+        member_id = self._member.member_id()
         try:
             members = self._cluster.members(self._group, once=True) if member_id else None
         except GroupKafkaError as error:
@@ -62,7 +64,7 @@ class AssignmentCheck:
             LOG.info("the assignment is not compared: group=%s error=%s", self._group, error)
             return
         if members is None:
-            # Another protocol, or a group that this client may not describe.
+            # A client that is replaced, or a group that this one may not describe.
             self._until = None
             return
         owned = frozenset(owned.partition for owned in view.partitions)

@@ -17,7 +17,7 @@ from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.readiness import FIRST_ASSIGNMENT_S
 from spark_groupsource.driver.topics import NOTHING, Known, Missing, TopicWatch
 from spark_groupsource.errors import OptionError
-from spark_groupsource.membership.machine import GroupView, MemberState
+from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.commit_metadata import metadata_of
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, same_topic
@@ -161,17 +161,16 @@ class MissingTopics:
     def _has_others(self) -> bool:
         """Return whether the group has other members now; False if that is not known.
 
-        In a classic group this member has no id that it knows. It counts as joined when it has an assignment.
+        A single member may be this one: a static member does not know its id before it has joined.
         """
         wait = Deadline(self._clock, FIRST_ASSIGNMENT_S)
         while True:
             members = self._cluster.members(self._options.group_id)
             if members is None or not self.joins:
                 return bool(members)
-            if own := self._member.kip848_member_id():
+            if own := self._member.member_id():
                 return bool(members.keys() - {own})
-            joined = self._member.view().state is MemberState.JOINED
-            if len(members) != 1 or joined or wait.expired() or self._member.stopping:
+            if len(members) != 1 or wait.expired() or self._member.stopping:
                 return len(members) > 1
             self._pause(_PAUSE_S)
 

@@ -161,7 +161,7 @@ class Readiness:
         self._options = options
         self._length = length
         self._commits = commits
-        self._check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
+        self._check = AssignmentCheck(options, clock=clock, cluster=cluster, member=member)
         self._unassigned = UnassignedPartitions(options, clock=clock, cluster=cluster, member=member, sibling=sibling)
         self._clock = clock
         self._member = member

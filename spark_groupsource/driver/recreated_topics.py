@@ -15,6 +15,7 @@ from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, metadata_of
 from spark_groupsource.model.offsets import TopicPartition, same_topic
+from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class RecreatedTopics:
 
     def __init__(
         self,
-        group: str,
+        options: SourceOptions,
         *,
         cluster: ClusterPort,
         member: MembershipThread,
@@ -34,7 +35,8 @@ class RecreatedTopics:
         losses: LossReporter,
         pause: Callable[[float], object],
     ) -> None:
-        self._group = group
+        self._group = options.group_id
+        self._assigned_by_id = options.assigned_by_id
         self._cluster = cluster
         self._member = member
         self._state = state
@@ -97,7 +99,7 @@ class RecreatedTopics:
         """
         new = {p.topic: ids[p.topic] for p in recreated if self._joined_for.get(p.topic) != ids[p.topic]}
         # R81: the client knows its partitions by name only
-        if new and self._member.kip848_member_id():
+        if new and self._assigned_by_id:
             self._join_again(new)
             return True
         return False
@@ -123,7 +125,7 @@ class RecreatedTopics:
         3. The other member stops. The next owner reads the recreated topic again from its beginning.
         """
         view = self._member.view()
-        if not view.committed or not self._member.kip848_member_id():
+        if not view.committed or not self._assigned_by_id:
             return
         held = {o.partition: o.group for o in view.partitions if o.position is not None and metadata_of(o.group)}
         found = self._member.fetch_offsets(list(held))

@@ -115,7 +115,7 @@ class Session:
         self._sizing = TaskSizing(options)
         self._truncation = TruncationWatch(cluster, self._state, read_committed=options.read_committed)
         recreated = RecreatedTopics(
-            options.group_id, cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
+            options, cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
         )  # fmt: skip
         self._shared = SharedState(options, state_exists, self._length, clock=clock, metrics=metrics)
         self._starts = StartPositions(

@@ -18,7 +18,6 @@ from spark_groupsource.driver.query_state import QueryState, Reached
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
-from spark_groupsource.options.client_settings import GroupProtocol
 from spark_groupsource.options.model import SourceOptions, Subscription
 
 LOG = logging.getLogger(__name__)
@@ -145,10 +144,12 @@ class TopicWatch:
         """
         if not self._checked.expired():
             return False
+        has_pattern = self._options.subscription.pattern is not None
+        if not has_pattern:
+            self._check_access()
         absent = {p: topic_id for p, topic_id in self._state.absent.items() if p in self._owned}
         deleted = self._state.deleted
-        if self._options.subscription.pattern is None and not deleted and not absent:
-            self._check_access()
+        if not (has_pattern or deleted or absent):
             return False
         self.match()
         # Only topics that are listed again are checked: with a pattern over short-lived topics, deleted ones add up.
@@ -156,7 +157,7 @@ class TopicWatch:
         self._state.deleted -= listed - self._cluster.missing_topics(listed)
         self._state.found(absent.keys() - self._cluster.missing_partitions(absent))
         self._checked = Deadline(self._clock, self._refresh_s)
-        if self._options.subscription.pattern is None:
+        if not has_pattern:
             return False
         self._state.remove(self._state.deleted - self._topics_of([*self._owned, *known.last, *known.done]))
         return True
@@ -169,10 +170,10 @@ class TopicWatch:
         2. The coordinator assigns them to this query, whose client says nothing of a topic that it may not describe.
         3. This query goes on with its other partitions, and nobody reads these.
         """
-        if self._options.group_protocol is GroupProtocol.CONSUMER and self._access.due():
+        if self._options.assigned_by_id and self._access.due():
             # What does not exist is noticed elsewhere.
             with suppress(OptionError):
-                self._cluster.describe(self.names)
+                self._cluster.describe(set(self.names) - self._state.deleted)
 
     def started_from(self, known: Known) -> Missing:
         """Record what the checkpoint has read, when the query starts. Return what is missing of what it handed over.

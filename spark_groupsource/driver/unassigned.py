@@ -48,6 +48,7 @@ class UnassignedPartitions:
         sibling: Callable[[], bool],
     ) -> None:
         self._group = options.group_id
+        self._assigned_by_id = options.assigned_by_id
         self._cluster = cluster
         self._member = member
         self._pace = Pace(clock, _LOOK_S)
@@ -95,7 +96,7 @@ class UnassignedPartitions:
         unassigned = partitions.difference(*(held for name, held in members.items() if name != own))
         # Under KIP-848 a member without partitions does not learn that it has joined. A classic group that rebalances
         # is described as it was before.
-        joined = view.settled or self._member.kip848_member_id() in members
+        joined = view.settled or (self._assigned_by_id and own in members)
         changed, self._last = unassigned != self._last, unassigned
         if changed and (unassigned or not joined):
             self.waits = not self._sibling()

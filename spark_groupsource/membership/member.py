@@ -327,11 +327,6 @@ class Member:
         """See `GroupPort`; empty while the client is replaced."""
         return "" if self._renewal.due else self._port.member_id
 
-    @property
-    def kip848_member_id(self) -> str:
-        """See `GroupPort`; empty while the client is replaced."""
-        return "" if self._renewal.due else self._port.kip848_member_id
-
     def complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`. Compare `end`, where Spark goes on, with the commit log."""
         self._complete(end)

@@ -123,10 +123,6 @@ class GroupPort(Protocol):
         """The id by which the coordinator knows the member; empty while it has none."""
 
     @property
-    def kip848_member_id(self) -> str:
-        """The member's id if its group assigns partitions by topic id (KIP-848), else empty."""
-
-    @property
     def generation(self) -> bytes:
         """The generation that the member is in, to be compared only. Empty where a revoke cannot outlive one."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 
-from spark_groupsource.options.client_settings import GroupProtocol
 from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ class SessionLength:
     def __init__(self, options: SourceOptions) -> None:
         self._group = options.group_id
         # Whether the brokers set the session timeout.
-        self.is_the_brokers = options.group_protocol is GroupProtocol.CONSUMER and not options.subscription.partitions
+        self.is_the_brokers = options.assigned_by_id
         # The bounds of the session timeout, in seconds.
         self.shortest_s = self.longest_s = options.session_timeout_s
         if self.is_the_brokers:

@@ -144,10 +144,6 @@ class MembershipThread:
         """Return the id by which the coordinator knows the member; empty while it has none."""
         return self._call("member_id", lambda: self._member.member_id)
 
-    def kip848_member_id(self) -> str:
-        """Return the member's id if its group assigns partitions by topic id (KIP-848), else an empty text."""
-        return self._call("kip848_member_id", lambda: self._member.kip848_member_id)
-
     def rejoin(self) -> None:
         """Hand over all partitions and join the group again. Returns before that is done."""
         self._call("rejoin", self._member.rejoin)

@@ -189,6 +189,11 @@ class SourceOptions:
         return self.client_settings.get("isolation.level", "read_uncommitted") == "read_committed"
 
     @property
+    def assigned_by_id(self) -> bool:
+        """Whether the coordinator assigns partitions by topic id: in a KIP-848 group, without option assign."""
+        return self.group_protocol is GroupProtocol.CONSUMER and not self.subscription.partitions
+
+    @property
     def client_id(self) -> str | None:
         """The value of kafka.client.id, if given."""
         return self.client_settings.get("client.id")

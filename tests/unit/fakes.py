@@ -133,8 +133,6 @@ class FakeGroup:
         # The generation that the client joins as soon as it has accepted an assignment; empty: the same one.
         self.accepts_and_joins = b""
         self.member_id = "m"
-        # The same in a group that assigns by topic id; empty in others.
-        self.kip848_member_id = ""
         self._todo: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()
         self._rounds = 0

@@ -163,12 +163,6 @@ class LibrdkafkaGroup:
         return self._client().memberid() or ""
 
     @property
-    def kip848_member_id(self) -> str:
-        """See `GroupPort`."""
-        by_id = self._options.group_protocol is GroupProtocol.CONSUMER and not self._options.subscription.partitions
-        return self.member_id if by_id else ""
-
-    @property
     def generation(self) -> bytes:
         """See `GroupPort`."""
         client = self._client()

@@ -191,11 +191,6 @@ class GroupClient:
         return b""
 
     @property
-    def kip848_member_id(self) -> str:
-        """See `GroupPort`."""
-        return ""
-
-    @property
     def cut_until(self) -> float:
         """The network is cut until that time."""
         return self._cut_until

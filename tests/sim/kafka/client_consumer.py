@@ -48,12 +48,6 @@ class ConsumerClient(GroupClient):
         self._waits_to_rejoin = self._sends_all = self._sends_topics = self._is_sending_topics = False
 
     @property
-    def kip848_member_id(self) -> str:
-        """See `GroupPort`."""
-        self._open()
-        return self.member_id
-
-    @property
     def _is_cooperative(self) -> bool:
         return self._was_subscribed
 

@@ -15,10 +15,10 @@ ME = "this member"
 REFUNDS = TopicPartition("refunds", 0)
 
 
-def bed_with(*assigned: TopicPartition) -> Bed:
+def bed_with(*assigned: TopicPartition, protocol: str = "consumer") -> Bed:
     """Return a session that owns both partitions, while the coordinator has given it these."""
-    bed = Bed(startingOffsets="earliest")
-    bed.group.kip848_member_id = ME
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol=protocol)
+    bed.group.member_id = ME
     bed.cluster.group_members = {ME: frozenset({P0, P1})}
     bed.join(P0, P1)
     bed.ends(p0=0, p1=0)
@@ -64,8 +64,8 @@ def test_a_member_without_partitions_whose_assignment_was_lost_joins_again(befor
         bed = bed_with(P0)
         bed.lose(P0, P1)
     else:
-        bed = Bed(startingOffsets="earliest")
-        bed.group.kip848_member_id = ME
+        bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
+        bed.group.member_id = ME
         bed.member.start()
         bed.cluster.group_members = {ME: frozenset({P0})}
     bed.member.shows(lost_answers=1)
@@ -75,7 +75,7 @@ def test_a_member_without_partitions_whose_assignment_was_lost_joins_again(befor
 @pytest.mark.rule("R84")
 def test_available_now_joins_again_while_it_waits_for_its_assignment() -> None:
     bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
-    bed.group.kip848_member_id = ME
+    bed.group.member_id = ME
     bed.member.start()
     bed.ends(p0=5)
     bed.cluster.group_members = {ME: frozenset({P0})}
@@ -121,10 +121,8 @@ def test_a_change_after_the_lost_answer_is_noticed() -> None:
 
 @pytest.mark.parametrize("reported", [True, False], ids=["classic group", "no right to describe it"])
 def test_a_group_that_does_not_assign_by_topic_id_is_not_compared(reported: bool) -> None:
-    bed = bed_with(P0)
-    if reported:
-        bed.group.kip848_member_id = ""
-    else:
+    bed = bed_with(P0, protocol="classic" if reported else "consumer")
+    if not reported:
         bed.cluster.group_members = None
     bed.member.shows(lost_answers=1)
     assert trigger(bed, 30) == 0

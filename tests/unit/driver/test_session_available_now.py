@@ -47,11 +47,11 @@ def test_available_now_reads_a_partition_that_it_gains_up_to_the_same_targets() 
 @pytest.mark.parametrize("protocol", ["classic", "consumer", "a coordinator that does not describe the group"])
 def test_available_now_without_partitions_says_so(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     """A static member that was stopped keeps them until its session ends: the job succeeds, and nobody knows why."""
-    bed = Bed(startingOffsets="earliest")
+    kip848 = protocol == "consumer"
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer" if kip848 else "classic")
     bed.cluster.group_members = {"m": frozenset(), "other": frozenset({P0, P1})}
-    if protocol == "consumer":
+    if kip848:
         # Such a member does not learn that it has joined.
-        bed.group.kip848_member_id = "m"
         bed.member.start()
     else:
         bed.join()

@@ -124,17 +124,16 @@ def test_a_topic_that_gets_an_id_is_the_one_that_was_read(
 # --- a topic that is made again while members of a KIP-848 group share it
 
 
-@pytest.mark.parametrize("member_id", ["m", ""], ids=["kip848", "classic"])
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
 @pytest.mark.rule("R81")
-def test_a_new_member_joins_again_once_if_its_topic_was_recreated(member_id: str) -> None:
+def test_a_new_member_joins_again_once_if_its_topic_was_recreated(protocol: str) -> None:
     """It may have been assigned the deleted topic's partitions, if the group assigns by topic id."""
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.group.kip848_member_id = member_id
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false", kafka__group__protocol=protocol)
     bed.group.committed[P0] = GroupOffset(5, metadata(OTHER_LINEAGE, 0, 5, topic_id="the first topic's id"))
     bed.join(P0)
     bed.ends(p0=7)
     assert ranges(bed.next_batch(START)) == ["orders-0 [0, 7)"]
-    assert bed.group.joins == bool(member_id)
+    assert bed.group.joins == (protocol == "consumer")
 
 
 def test_a_topic_that_is_recreated_twice_is_left_twice() -> None:
@@ -166,13 +165,12 @@ def test_what_the_group_has_read_of_a_topic_that_is_recreated_is_known_by_its_of
 
 
 @pytest.mark.parametrize("replaced", [GroupOffset(None), GroupOffset(90, metadata(OTHER_LINEAGE, 80, 90))])
-@pytest.mark.parametrize("member_id", ["m", ""], ids=["kip848", "classic"])
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
 @pytest.mark.rule("R83")
 def test_an_offset_of_the_topic_before_that_is_committed_late_is_replaced(
-    member_id: str, replaced: GroupOffset, caplog: pytest.LogCaptureFixture
+    protocol: str, replaced: GroupOffset, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bed, end = recreated(failOnDataLoss="false")
-    bed.group.kip848_member_id = member_id
+    bed, end = recreated(failOnDataLoss="false", kafka__group__protocol=protocol)
     end = bed.next_batch(end)
     assert bed.session.latest_offset(end) is end
     held = bed.group.committed[P0]
@@ -181,7 +179,7 @@ def test_an_offset_of_the_topic_before_that_is_committed_late_is_replaced(
     assert bed.group.committed[P0] == replaced
     bed.clock.advance(IDS_AGE_S)
     assert bed.session.latest_offset(end) is end
-    assert bed.group.committed[P0] == (held if member_id else replaced)
-    assert ("orders-0 at 60" in caplog.text) is bool(member_id)
+    assert bed.group.committed[P0] == (held if protocol == "consumer" else replaced)
+    assert ("orders-0 at 60" in caplog.text) is (protocol == "consumer")
     bed.ends(p0=61)
     assert ranges(bed.next_batch(end)) == ["orders-0 [60, 61)"]

@@ -111,11 +111,6 @@ class KafkaPythonGroup:
         return member_id
 
     @property
-    def kip848_member_id(self) -> str:
-        """See `GroupPort`."""
-        return ""
-
-    @property
     def generation(self) -> bytes:
         """See `GroupPort`. This client joins only in a poll, and none is made during a revoke."""
         return b""
