@@ -149,7 +149,6 @@ class GroupView:
     partitions: tuple[OwnedView, ...]
     proven: bool
     committed: bool
-    flight: FlightBatch | None
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -512,7 +511,4 @@ class MemberMachine:
     def view(self) -> GroupView:
         """Return a frozen view for planning."""
         owned = tuple(OwnedView(p, owned.group, self._position(p)) for p, owned in sorted(self._owned.items()))
-        return GroupView(
-            state=self.state, assignment=self.assignment, partitions=owned, proven=self.proven,
-            committed=not self.is_behind, flight=self._flight,
-        )  # fmt: skip
+        return GroupView(self.state, self.assignment, owned, self.proven, committed=not self.is_behind)
