@@ -59,7 +59,7 @@ class LogWatch:
                 backlogs = self._between(positions, survey.ends)
                 if sum(backlog.size for backlog in backlogs.values()) >= limit:
                     return backlogs
-        self.forget()
+        self._survey = None
         if self._idle:
             return self._between(positions, self._cluster.log_offsets(dict.fromkeys(positions, Edge.LATEST)))
         return self._between(positions, self.survey(positions).ends)
@@ -75,10 +75,6 @@ class LogWatch:
             self._ids_young = Deadline(self._clock, IDS_AGE_S)
             self._survey = self._cluster.survey(partitions), young
         return self._survey[0]
-
-    def forget(self) -> None:
-        """Drop the survey, because topics or positions have changed."""
-        self._survey = None
 
     def enough(self, backlogs: Mapping[TopicPartition, Backlog], least: int | None) -> bool:
         """Return whether there is enough to read.

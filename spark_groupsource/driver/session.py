@@ -297,7 +297,6 @@ class Session:
             if any(owned.position is None for owned in view.partitions):
                 lineage, present = self._lineage_from(start), self._topics.present
                 self._go_by(self._starts.establish(view, start, present, lineage, waits=may_be_last))
-                self._logs.forget()
                 continue
             match self._planner.step(view.positions, bounds, may_be_last=may_be_last):
                 case Plan(ranges, described):

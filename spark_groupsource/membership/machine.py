@@ -90,7 +90,6 @@ _S = MemberState
 
 GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
     (_S.DOWN, Started): _S.JOINING,
-    (_S.DOWN, StopRequested): _S.STOPPED,
     (_S.JOINING, PartitionsAssigned): _S.JOINED,
     (_S.JOINING, RevokeStarted): _S.DRAINING,
     (_S.JOINING, PartitionsLost): _S.JOINING,
@@ -149,7 +148,6 @@ class GroupView:
     partitions: tuple[OwnedView, ...]
     proven: bool
     committed: bool
-    flight: FlightBatch | None
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -204,11 +202,6 @@ class MemberMachine:
         match event:
             case PartitionsAssigned(partitions):
                 self._add(partitions)
-            case PartitionsLost(partitions):
-                self._drop(partitions)
-                effects = self._abandon()
-            case FatalErrorRaised():
-                effects = self._abandon()
             case RevokeStarted(partitions):
                 # R26: a member that leaves waits for no batch
                 leaves = self.state is MemberState.STOPPING
@@ -217,9 +210,8 @@ class MemberMachine:
                 self._outcome = DrainOutcome.DEADLINE
             case StopRequested():
                 self._outcome = DrainOutcome.STOPPED
-            case PartitionsReleased(partitions) | AssignmentReleased(partitions):
+            case PartitionsReleased(partitions) | AssignmentReleased(partitions) | PartitionsLost(partitions):
                 self._drop(partitions)
-                self._revoked = None
             case BatchFixed(batch):
                 self._flight = batch
             case BatchCompleted(end):
@@ -300,11 +292,6 @@ class MemberMachine:
             return ()
         partitions, self._revoked = self._revoked, None
         return (HandOver(self.pending(partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
-
-    def _abandon(self) -> tuple[Effect, ...]:
-        """End a revoke that still waits: nothing is left to hand over, and no event would end the wait."""
-        partitions, self._revoked = self._revoked, None
-        return () if partitions is None else (HandOver((), DrainOutcome.LOST),)
 
     # --- ownership and offsets
 
@@ -512,7 +499,4 @@ class MemberMachine:
     def view(self) -> GroupView:
         """Return a frozen view for planning."""
         owned = tuple(OwnedView(p, owned.group, self._position(p)) for p, owned in sorted(self._owned.items()))
-        return GroupView(
-            state=self.state, assignment=self.assignment, partitions=owned, proven=self.proven,
-            committed=not self.is_behind, flight=self._flight,
-        )  # fmt: skip
+        return GroupView(self.state, self.assignment, owned, self.proven, committed=not self.is_behind)

@@ -100,7 +100,6 @@ def test_what_is_asked_for_again(limit: int | None, later_s: float) -> None:
 
 def test_a_partition_that_the_survey_does_not_have() -> None:
     bed = Bed()
-    bed.logs.forget()
     bed.logs.backlogs({P0: 0}, 100)
     assert bed.plan(0, 0, 100) == [500, 500]
     assert bed.cluster.asked == ["survey", "survey"]
@@ -113,14 +112,6 @@ def test_a_partition_that_is_no_longer_owned_counts_for_nothing() -> None:
     assert bed.logs.newest == {P1: 500}
     assert bed.cluster.asked == ["survey"]
     bed.logs.backlogs({P1: 0}, 501)
-    assert bed.cluster.asked == ["survey", "survey"]
-
-
-def test_forgetting_asks_anew() -> None:
-    bed = Bed()
-    bed.plan(0, 0, 100)
-    bed.logs.forget()
-    bed.plan(0, 0, 100)
     assert bed.cluster.asked == ["survey", "survey"]
 
 

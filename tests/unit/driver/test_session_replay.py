@@ -22,7 +22,7 @@ def test_a_logged_batch_is_read_again_as_it_was_owned_or_not() -> None:
     bed.join(P0)
     logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
     assert replayed(bed, logged) == ["orders-0 [10, 20)", "orders-1 [5, 9)"]
-    batch = bed.member.view().flight
+    batch = bed.member.flight
     assert batch is not None
     assert batch.end == logged
 
@@ -33,7 +33,7 @@ def test_an_empty_batch_that_runs_again_is_not_in_flight() -> None:
     bed = Bed()
     bed.join(P0)
     assert bed.session.tasks(START, offset_of(lineage=OTHER_LINEAGE)) == ()
-    assert bed.member.view().flight is None
+    assert bed.member.flight is None
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_replay_in_conflict_may_fail_the_query() -> None:
     bed.join(P0)
     with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 \[60, 70\) group=30 .*another program"):
         replayed(bed, offset_of(OffsetRange(P0, 60, 70)))
-    assert bed.member.view().flight is None
+    assert bed.member.flight is None
 
 
 def test_a_group_that_was_moved_back_stays_there_after_a_replay() -> None:

@@ -65,7 +65,7 @@ def test_tasks_are_sized_by_what_a_batch_took_and_not_by_the_triggers_interval(t
     assert len(bed.session.tasks(START, first)) == 1
     bed.clock.advance(2.0)
     if told_by_log:
-        flight = bed.member.view().flight
+        flight = bed.member.flight
         assert flight is not None
         bed.member.complete(flight.end)
     bed.clock.advance(600.0)

@@ -51,7 +51,7 @@ class Bed:
 
 
 def view(owned: tuple[OwnedView, ...]) -> GroupView:
-    return GroupView(MemberState.JOINED, 1, owned, proven=True, committed=True, flight=None)
+    return GroupView(MemberState.JOINED, 1, owned, proven=True, committed=True)
 
 
 def test_a_deleted_topic_is_lost_from_where_it_was_read() -> None:

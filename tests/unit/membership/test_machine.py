@@ -167,7 +167,7 @@ def test_a_batch_cannot_be_fixed_twice() -> None:
     machine.handle(BatchFixed(flight(R0)))
     with pytest.raises(IllegalTransition):
         machine.handle(BatchFixed(flight(OffsetRange(P0, 20, 30))))
-    assert machine.view().flight == flight(R0)
+    assert machine.flight == flight(R0)
 
 
 def test_nothing_is_settled_before_the_groups_offsets_are_fetched() -> None:
@@ -232,7 +232,7 @@ def test_a_batch_that_completes_after_the_drain_deadline_commits_nothing() -> No
     machine.handle(DrainExpired())
     machine.handle(PartitionsReleased((P0,)))
     assert machine.handle(BatchCompleted(batch.end)) == ()
-    assert machine.view().flight is None
+    assert machine.flight is None
 
 
 def test_a_discarded_batch_ends_the_wait() -> None:
@@ -240,15 +240,6 @@ def test_a_discarded_batch_ends_the_wait() -> None:
     machine.handle(BatchFixed(flight(R0)))
     machine.handle(revoke)
     assert machine.handle(BatchDiscarded()) == (HandOver((), DrainOutcome.COMPLETE),)
-
-
-@pytest.mark.parametrize("event", [PartitionsLost((P0,)), FatalErrorRaised()], ids=lambda e: type(e).__name__)
-def test_a_revoke_that_waits_ends_when_the_partitions_or_the_member_are_lost(event: GroupEvent) -> None:
-    """Nothing else would end the wait: the revoke's callback would block for ever."""
-    machine, revoke = joined((0, 10)), RevokeStarted((P0,))
-    machine.handle(BatchFixed(flight(R0)))
-    machine.handle(revoke)
-    assert machine.handle(event) == (HandOver((), DrainOutcome.LOST),)
 
 
 def test_an_old_deadline_does_not_shorten_the_next_drain() -> None:
@@ -433,7 +424,7 @@ def test_a_late_commit_of_the_batch_before_leaves_the_one_in_flight_alone() -> N
     machine.offsets_acknowledged(first.items)
     machine.handle(BatchFixed(second))
     assert machine.handle(BatchCompleted(first.end)) == ()
-    assert machine.view().flight == second
+    assert machine.flight == second
 
 
 @pytest.mark.rule("R25")

@@ -318,7 +318,7 @@ def test_a_plan_made_before_a_change_of_ownership_is_refused() -> None:
         bed.group.revoke(P1)
         bed.until("the release", lambda v: len(v.partitions) == 1)
         assert not bed.member.fix(flight(R0, R1), view.assignment)
-        assert bed.member.view().flight is None
+        assert bed.member.flight is None
 
 
 # --- complete
@@ -519,7 +519,7 @@ def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() 
         bed.until("a look", lambda _: bed.log.asked.is_set(), step_s=0.01)
         assert committed(bed, 0) == 10, "not ahead of the batch"
         bed.log.complete.add(flight(R0).end)
-        view = bed.until("the commit", lambda v: v.flight is None and v.committed, step_s=0.01)
+        view = bed.until("the commit", lambda v: bed.member.flight is None and v.committed, step_s=0.01)
         assert (view.state, committed(bed, 0)) == (MemberState.JOINED, 20)
         # Spark's own word comes later, and finds nothing to do.
         ended_s = bed.clock.now_s
@@ -536,9 +536,9 @@ def test_p6_the_commit_does_not_wait_for_a_trigger_if_a_partition_without_record
         bed.fix(R0, OffsetRange(P1, 5, 5))
         bed.group.revoke(P1)
         bed.until("the handover", lambda v: v.state is MemberState.JOINED and len(v.partitions) == 1)
-        assert bed.member.view().flight is not None
+        assert bed.member.flight is not None
         bed.log.complete.add(flight(R0, OffsetRange(P1, 5, 5)).end)
-        bed.until("the commit", lambda v: v.flight is None and v.committed, step_s=0.01)
+        bed.until("the commit", lambda v: bed.member.flight is None and v.committed, step_s=0.01)
         assert (committed(bed, 0), committed(bed, 1)) == (20, 5)
 
 
@@ -549,7 +549,7 @@ def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_com
     with running(local=True) as bed:
         bed.end_before_it_owns(R0)
         bed.group.assign(P0)
-        bed.until("the commit", lambda v: v.flight is None and v.committed and v.settled, step_s=0.01)
+        bed.until("the commit", lambda v: bed.member.flight is None and v.committed and v.settled, step_s=0.01)
         assert committed(bed, 0) == 20
 
 
@@ -1372,6 +1372,16 @@ def test_p5_a_client_that_has_become_another_member_is_recreated_and_commits_not
         bed.until("the offset", lambda v: v.partitions != () and v.partitions[0].group is not None, 0.3)
         assert bed.member.view().partitions[0].group == GroupOffset(50, "other")
     assert committed(bed, 0) == 50
+
+
+@pytest.mark.rule("R72")
+def test_a_client_that_has_become_another_member_is_noticed_by_the_commit_of_a_handover() -> None:
+    with draining(kafka__group__instance__id="one") as bed:
+        bed.group.before_commit, bed.group.refuses = bed.group.become_another, Refusal.LOST
+        bed.member.complete(flight(R0).end)
+        bed.until("the loss", lambda view: view.partitions == () and view.state is MemberState.REJOINING)
+        bed.clock.advance(1.0)
+        bed.group.wait_for("the next client", lambda: len(bed.group.named("open")) == 2)
 
 
 def test_the_systems_clock_that_counts_suspensions_goes_on_as_the_other_does() -> None:
