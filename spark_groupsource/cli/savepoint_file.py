@@ -128,12 +128,7 @@ def read_savepoint(path: Path) -> Savepoint:
 
 def parse_savepoint(text: str) -> Savepoint:
     """Parse a file's content. Raises `OffsetFormatError` unless it is exactly what `to_text` writes."""
-    try:
-        value = json.loads(text, object_pairs_hook=offsets.without_duplicates)
-    except RecursionError:
-        raise malformed(_WHAT, "it is nested too deeply") from None
-    except ValueError as error:
-        raise malformed(_WHAT, f"it is not JSON ({error})") from None
+    value = offsets.parsed_json(_WHAT, text)
     if isinstance(value, dict) and "v" in value:
         offsets.check_version(_WHAT, value["v"], SAVEPOINT_VERSION)
     root = offsets.checked_object(_WHAT, value, {"cluster", "group", "taken_ms", "topics", "v"})

@@ -23,7 +23,7 @@ from spark_groupsource.cli.doctor.machine_facts import SCRIPT
 from spark_groupsource.cli.output import Output, in_flags
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.model.offsets import parse_offset
+from spark_groupsource.model.offsets import parse_offset, parsed_json
 from spark_groupsource.options.client_settings import GroupProtocol
 
 if TYPE_CHECKING:
@@ -352,9 +352,7 @@ def _whose(shown: str, checkpoint: SparkCheckpoint) -> Finding:
     topics: set[str] = set()
     for text in checkpoint.offsets.values():
         try:
-            topics |= {partition.topic for partition in parse_offset(json.loads(text)).ends()}
-        except ValueError as error:
-            return Finding("checkpoint", Verdict.WRONG, f"{shown}: no offset of this source: {error}", "check the path")
+            topics |= {partition.topic for partition in parse_offset(parsed_json("offset", text)).ends()}
         except GroupKafkaError as error:
             errors.append(error)
     if checkpoint.offsets and len(errors) == len(checkpoint.offsets):
