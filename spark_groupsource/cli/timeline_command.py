@@ -22,7 +22,8 @@ def write_timeline(command: TimelineCommand, output: Output) -> None:
     timeline = timeline_of(files)
     page = page_of(timeline)
     try:
-        command.output.write_text(page, encoding="utf-8")
+        # JSON can hold halves of surrogate pairs.
+        command.output.write_text(page, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         reason = error.strerror or str(error)
         raise CommandError(errors.FILE_FAILED, path=command.output, verb="written", reason=reason) from None
