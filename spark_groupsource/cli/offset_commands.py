@@ -14,7 +14,6 @@ from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, check_held, check_read, chosen_topics, own_checkpoint, wishes_of
 from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind
 from spark_groupsource.cli.offset_moves import (
-    Move,
     PartitionLog,
     WantedOffset,
     commit_item,
@@ -113,12 +112,7 @@ class OffsetCommands:
         if not logs:
             raise CommandError(errors.NO_INITIAL_OFFSET, partitions=f"topic {', '.join(described)}")
         wishes = self._wishes(command, groups, logs, saved)
-        moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
-        if self._show(moves, command.execute):
-            self._commit(group, moves, groups, logs, wishes)
-            self._output.print_line(
-                f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on use them."
-            )
+        self._move(command, groups, logs, wishes, "Queries that start from now on use them.")
 
     # --- adopt
 
@@ -136,26 +130,49 @@ class OffsetCommands:
         wishes = wishes_of(origin, logs, described)
         if not command.overwrite:
             check_held(group, groups, wishes)
-        moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         for note in origin.notes:
             self._output.print_line(note)
-        if self._show(moves, command.execute):
-            self._commit(group, moves, groups, logs, wishes)
-            self._output.print_line(
-                f"\nGroup {group}: {len(moves)} offsets committed. Start its queries with kafka.group.id={group}, and"
-                " each with a new checkpointLocation."
-            )
+        start = f"Start its queries with kafka.group.id={group}, and each with a new checkpointLocation."
+        self._move(command, groups, logs, wishes, start)
 
     # --- helpers
 
-    def _show(self, moves: list[Move], execute: bool) -> bool:
-        """Print the moves; return whether to commit them."""
+    def _move(
+        self,
+        command: ResetCommand | AdoptCommand,
+        groups: Groups,
+        logs: Mapping[TopicPartition, PartitionLog],
+        wishes: Mapping[TopicPartition, WantedOffset],
+        then: str,
+    ) -> None:
+        """Print the moves. With `execute`, commit them, and print what to do then."""
+        moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         self._output.print_line(moves_table(moves))
         for line in move_warnings(moves):
             self._output.print_line(line)
-        if not execute:
+        if not command.execute:
             self._output.print_line("\nDry run: nothing was changed. Add --execute to commit the new offsets.")
-        return execute
+            return
+        group = command.connection.group
+        reset = next_reset(groups.values(), int(self._clock.epoch_s() * 1000), str(uuid.uuid4()))
+        ids = dict.fromkeys((partition.topic for partition in groups), "")
+        known_topics = KnownTopics.of(ids | {partition.topic: log.topic_id for partition, log in logs.items()})
+        items = []
+        for move in moves:
+            log = logs[move.partition]
+            # No query of this source has read the partition yet: this is its initial position.
+            pin = wishes[move.partition].pin or Pin(move.new, log.partition_count, known_topics)
+            items.append(commit_item(move, pin, log.topic_id, reset))
+        self._output.step(f"committing {len(items):,} offsets")
+        try:
+            self._admin.commit(items)
+        except KafkaUnavailableError as error:
+            reason = error.condition.template.format(**error.parameters)
+            raise KafkaUnavailableError(errors.COMMIT_UNANSWERED, group=group, reason=reason) from None
+        except KeyboardInterrupt:
+            self._output.warn(f"the commit was interrupted and may have succeeded: check the offsets of group {group}")
+            raise
+        self._output.print_line(f"\nGroup {group}: {len(moves)} offsets committed. {then}")
 
     def _group_offsets(self) -> dict[TopicPartition, GroupOffset]:
         self._output.step("reading the group's offsets")
@@ -265,33 +282,6 @@ class OffsetCommands:
                 why = f"first record at or after {shown_time(time_ms)}"
                 wishes[partition] = WantedOffset(first.offset, why, pins[partition])
         return wishes
-
-    def _commit(
-        self,
-        group: str,
-        moves: list[Move],
-        groups: Groups,
-        logs: Mapping[TopicPartition, PartitionLog],
-        wishes: Mapping[TopicPartition, WantedOffset],
-    ) -> None:
-        reset = next_reset(groups.values(), int(self._clock.epoch_s() * 1000), str(uuid.uuid4()))
-        ids = dict.fromkeys((partition.topic for partition in groups), "")
-        known_topics = KnownTopics.of(ids | {partition.topic: log.topic_id for partition, log in logs.items()})
-        items = []
-        for move in moves:
-            log = logs[move.partition]
-            # No query of this source has read the partition yet: this is its initial position.
-            pin = wishes[move.partition].pin or Pin(move.new, log.partition_count, known_topics)
-            items.append(commit_item(move, pin, log.topic_id, reset))
-        self._output.step(f"committing {len(items):,} offsets")
-        try:
-            self._admin.commit(items)
-        except KafkaUnavailableError as error:
-            reason = error.condition.template.format(**error.parameters)
-            raise KafkaUnavailableError(errors.COMMIT_UNANSWERED, group=group, reason=reason) from None
-        except KeyboardInterrupt:
-            self._output.warn(f"the commit was interrupted and may have succeeded: check the offsets of group {group}")
-            raise
 
 
 def _unknown(command: ResetCommand | SavepointCommand) -> CommandError:
