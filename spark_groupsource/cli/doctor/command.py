@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -445,18 +445,16 @@ def _of_failed_probe(error: Exception) -> Finding:
 
 def report_doctor(doctor: Doctor) -> int:
     """Print the findings and return the number of wrong ones."""
-    findings: Sequence[Finding] = []
-    if doctor.command.as_json:
-        findings = list(doctor.findings())
-        wrong = sum(finding.verdict is Verdict.WRONG for finding in findings)
-        rows = [asdict(finding) | {"verdict": finding.verdict.value} for finding in findings]
-        doctor.output.print_line(json.dumps({"wrong": wrong, "findings": rows}, sort_keys=True))
-        return wrong
-    wrong = 0
+    rows, wrong = [], 0
     for finding in doctor.findings():
-        doctor.output.print_line(f"{finding.verdict.value:<8} {finding.check:<12} {finding.text}")
-        if finding.cure:
-            doctor.output.print_line(f"{'':<8} {'':<12} -> {finding.cure}")
         wrong += finding.verdict is Verdict.WRONG
-    doctor.output.print_line(f"{wrong} wrong" if wrong else "no problem found")
+        rows.append(asdict(finding) | {"verdict": finding.verdict.value})
+        if not doctor.command.as_json:
+            doctor.output.print_line(f"{finding.verdict.value:<8} {finding.check:<12} {finding.text}")
+            if finding.cure:
+                doctor.output.print_line(f"{'':<8} {'':<12} -> {finding.cure}")
+    if doctor.command.as_json:
+        doctor.output.print_line(json.dumps({"wrong": wrong, "findings": rows}, sort_keys=True))
+    else:
+        doctor.output.print_line(f"{wrong} wrong" if wrong else "no problem found")
     return wrong

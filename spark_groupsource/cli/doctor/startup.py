@@ -104,10 +104,8 @@ def _fix(paths: Sequence[Path], output: Output) -> None:
     for path in plain:
         output.step(f"compiling the modules of {path}")
         is_fixed = _mark_of(path) is not None
-        try:
+        with _changing(path):
             count = _add_bytecode(path)
-        except OSError as error:
-            raise _not_writable(path, error) from error
         output.print_line(f"{path}: bytecode of {count} modules added for Python {platform.python_version()}")
         if is_fixed:
             output.print_line(_RESTART)
@@ -128,18 +126,14 @@ def _undo(paths: Sequence[Path], output: Output) -> None:
             output.print_line(f"{path}: nothing to undo")
             continue
         if _mark_of(path) is not None:
-            try:
+            with _changing(path):
                 original.replace(path)
-            except OSError as error:
-                raise _not_writable(path, error) from error
             output.print_line(f"{path}: the original is back")
             output.print_line(_RESTART)
         else:
             # An installation of another PySpark has replaced the archive; its original is what it is.
-            try:
+            with _changing(original):
                 original.unlink()
-            except OSError as error:
-                raise _not_writable(original, error) from error
             output.print_line(f"{path}: was replaced since, and is left as it is")
 
 
@@ -229,5 +223,10 @@ def _import_s(paths: Sequence[Path]) -> float:
     return min(taken)
 
 
-def _not_writable(path: Path, error: OSError) -> CommandError:
-    return CommandError(errors.FILE_FAILED, path=path, verb="changed", reason=error.strerror or str(error))
+@contextlib.contextmanager
+def _changing(path: Path) -> Iterator[None]:
+    """Raise `CommandError` if the file cannot be changed."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(errors.FILE_FAILED, path=path, verb="changed", reason=error.strerror or error) from error
