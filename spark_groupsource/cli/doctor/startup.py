@@ -28,7 +28,7 @@ from pathlib import Path
 
 from spark_groupsource import errors
 from spark_groupsource.cli.output import Output
-from spark_groupsource.errors import CommandError
+from spark_groupsource.errors import CommandError, file_errors
 
 # A module that Spark runs in the process that plans a query's batches.
 _RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
@@ -104,7 +104,7 @@ def _fix(paths: Sequence[Path], output: Output) -> None:
     for path in plain:
         output.step(f"compiling the modules of {path}")
         is_fixed = _mark_of(path) is not None
-        with _changing(path):
+        with file_errors(path, "changed"):
             count = _add_bytecode(path)
         output.print_line(f"{path}: bytecode of {count} modules added for Python {platform.python_version()}")
         if is_fixed:
@@ -126,13 +126,13 @@ def _undo(paths: Sequence[Path], output: Output) -> None:
             output.print_line(f"{path}: nothing to undo")
             continue
         if _mark_of(path) is not None:
-            with _changing(path):
+            with file_errors(path, "changed"):
                 original.replace(path)
             output.print_line(f"{path}: the original is back")
             output.print_line(_RESTART)
         else:
             # An installation of another PySpark has replaced the archive; its original is what it is.
-            with _changing(original):
+            with file_errors(original, "changed"):
                 original.unlink()
             output.print_line(f"{path}: was replaced since, and is left as it is")
 
@@ -221,12 +221,3 @@ def _import_s(paths: Sequence[Path]) -> float:
             raise CommandError(errors.ARCHIVE_NOT_IMPORTED, path=paths[0], python=sys.executable, reason=reason)
         taken.append(time.monotonic() - started)
     return min(taken)
-
-
-@contextlib.contextmanager
-def _changing(path: Path) -> Iterator[None]:
-    """Raise `CommandError` if the file cannot be changed."""
-    try:
-        yield
-    except OSError as error:
-        raise CommandError(errors.FILE_FAILED, path=path, verb="changed", reason=error.strerror or error) from error
