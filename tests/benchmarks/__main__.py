@@ -187,6 +187,7 @@ def plan_of(given: argparse.Namespace) -> Plan:
     plan = SMOKE if given.smoke else FULL
     changes = {name: getattr(given, name) for name in ("partitions", "query_records", "batches", "runs")}
     changes = {name: value for name, value in changes.items() if value is not None}
+    changes["in_c"] = not isinstance(native_library(), str)
     if given.size or given.records:
         sizes = given.size or plan.sizes
         changes["sizes"] = {size: given.records or default_records(size) for size in sizes}
@@ -212,7 +213,7 @@ def run(given: argparse.Namespace) -> int:
     groups = given.case or GROUPS
     if not is_available():
         say("this system has no /proc/<pid>/smaps_rollup: CPU and memory are left out")
-    cases = cases_of(plan_of(given), groups, in_c=not isinstance(native_library(), str))
+    cases = cases_of(plan_of(given), groups)
     options = {OURS: dict(given.option), PEER: dict(given.peer_option)}
     series, failures = measure(cases, options, busy=given.busy)
     shown = {name: value for name, value in vars(given).items() if name not in ("json", "chart", "report")}
