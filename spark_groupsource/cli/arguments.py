@@ -45,6 +45,8 @@ EXPORTER_ADDRESS = "127.0.0.1"
 EXPORTER_INTERVAL_S = 15.0
 # Numbers with fewer digits are not accepted as milliseconds since 1970.
 _TIME_DIGITS = 12
+# What the targets of a reset need that are a place.
+_PLACES = {"savepoint": "FILE", "checkpoint": "LOCATION"}
 # Options of a query that are about its login, which the commands share.
 _LOGIN = {TOKEN_PROVIDER.lower(), REGION_OPTION.lower()}
 # Names of client properties. Other text may be a part of a value (`sasl.password: secret==`), which errors must not
@@ -65,12 +67,11 @@ class TargetKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A reset's destination: `time_ms` (since the epoch) for TIME, `path` for SAVEPOINT, `location` for CHECKPOINT."""
+    """A reset's destination: `time_ms` (since the epoch) for TIME, `place` for SAVEPOINT and CHECKPOINT."""
 
     kind: TargetKind
     time_ms: int = 0
-    path: Path = Path()
-    location: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,14 +524,10 @@ def _add_connection(parser: argparse.ArgumentParser, groups: str) -> None:
 def parse_target(words: Sequence[str]) -> Target:
     """Parse the words of `--to`. Raises `ValueError`."""
     name, *rest = words
-    if name == TargetKind.SAVEPOINT.value:
+    if name in _PLACES:
         if len(rest) != 1:
-            raise ValueError("'savepoint' needs one FILE")
-        return Target(TargetKind.SAVEPOINT, path=Path(rest[0]))
-    if name == TargetKind.CHECKPOINT.value:
-        if len(rest) != 1:
-            raise ValueError("'checkpoint' needs one LOCATION")
-        return Target(TargetKind.CHECKPOINT, location=rest[0])
+            raise ValueError(f"'{name}' needs one {_PLACES[name]}")
+        return Target(TargetKind(name), place=rest[0])
     if rest:
         raise ValueError(f"unexpected word '{rest[0]}'")
     if name in (kind.value for kind in (TargetKind.INITIAL, TargetKind.EARLIEST, TargetKind.LATEST)):

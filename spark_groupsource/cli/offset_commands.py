@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.location import shown_location
@@ -96,7 +97,7 @@ class OffsetCommands:
         self._refuse_members(group)
         groups = self._group_offsets()
         if command.target.kind is TargetKind.CHECKPOINT and saved is not None:
-            check_read(command.target.location, saved.partitions, groups, group)
+            check_read(command.target.place, saved.partitions, groups, group)
         # A savepoint can also restore a group that the broker has deleted.
         others = groups if moves_all else ()
         known = [*others, *(saved.partitions if saved is not None else ())]
@@ -204,15 +205,16 @@ class OffsetCommands:
         Also return whether the group's other partitions move, too. Those that a checkpoint does not name do so if its
         query has state, which holds the records of all partitions.
         """
-        path, group = command.target.path, command.connection.group
+        place, group = command.target.place, command.connection.group
         if command.target.kind is TargetKind.CHECKPOINT:
-            end, with_state = own_checkpoint(command.target.location)
+            end, with_state = own_checkpoint(place)
             # Also of partitions that the query has handed over.
             ends = end.ends() if with_state else {item.partition: item.end for item in end.ranges}
             read = {partition: Saved(offset) for partition, offset in ends.items()}
             return Savepoint("", group, 0, dict(end.topic_ids), read), with_state
         if command.target.kind is not TargetKind.SAVEPOINT:
             return None, True
+        path = Path(place)
         savepoint = read_savepoint(path)
         if savepoint.group != group:
             reason = f"it belongs to group '{savepoint.group}', not to '{group}'"
@@ -297,8 +299,7 @@ def _refuse_recreated_topics(command: ResetCommand, saved: Savepoint, described:
     ]
     if recreated:
         reason = f"topic {', '.join(sorted(recreated))} was deleted and recreated since"
-        path = shown_location(command.target.location) or command.target.path
-        raise CommandError(errors.SAVEPOINT_MISMATCH, path=path, reason=reason)
+        raise CommandError(errors.SAVEPOINT_MISMATCH, path=shown_location(command.target.place), reason=reason)
 
 
 def _partitions(
