@@ -207,7 +207,8 @@ def run(given: argparse.Namespace) -> int:
         return 0
     check_spark_version()
     # scripts/test leaves bytecode in the same archives.
-    (fix_startup if given.fix_startup else undo_startup)(archives(), SimpleNamespace(print_line=say, step=begin))
+    with archives() as paths:
+        (fix_startup if given.fix_startup else undo_startup)(paths, SimpleNamespace(print_line=say, step=begin))
     started, about = time.monotonic(), environment()
     about["master"] = "local[1] on one core" if given.busy else "local[2]"
     groups = given.case or GROUPS
