@@ -9,7 +9,8 @@ Invariant: no parameter holds the value of a sensitive option. Code that builds 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -641,3 +642,12 @@ def report_loss(lost: Iterable[tuple[object, str]], *, fail: bool, group: str) -
     if fail:
         raise DataLossError(DATA_LOST, ranges=ranges)
     LOG.warning("data lost and skipped, failOnDataLoss=false: group=%s %s", group or "none", ranges)
+
+
+@contextmanager
+def file_errors(path: object, verb: str) -> Iterator[None]:
+    """Raise `CommandError` for an OSError: a command's file cannot be read, written or changed (`verb`)."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(FILE_FAILED, path=path, verb=verb, reason=error.strerror or str(error)) from None

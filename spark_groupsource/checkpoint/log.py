@@ -94,7 +94,7 @@ def offsets_in_log_entry(text: str) -> list[object]:
 def _json_or_none(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -81,8 +81,7 @@ class GroupAdmin:
     def is_simple(self) -> bool:
         """Return whether the group never had a member: queries with option assign, or tools, wrote its offsets."""
         group = self.described()
-        # For a group that does not exist, older brokers report the state "dead" without a kind of members.
-        return group is not None and group.is_simple_consumer_group and group.state is not ConsumerGroupState.DEAD
+        return group is not None and group.is_simple_consumer_group
 
     def described(self, group: str | None = None) -> ConsumerGroupDescription | None:
         """Return the group, or another one, as its coordinator describes it; None if it does not exist.
@@ -90,7 +89,7 @@ class GroupAdmin:
         Raises `CommandError` for a group of another kind, such as that of Kafka Connect's workers.
         """
         try:
-            return self.ask_description(group)
+            found = self.ask_description(group)
         except KafkaException as error:
             if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
@@ -99,6 +98,8 @@ class GroupAdmin:
                 name = group or self._group
                 raise CommandError(errors.GROUP_NOT_OF_CONSUMERS, group=name, reason=reason) from None
             raise self._mapped(error, "DescribeGroups") from None
+        # Older brokers describe a group that does not exist as dead.
+        return None if found.state is ConsumerGroupState.DEAD and not found.members else found
 
     def ask_description(self, group: str | None = None, *, with_rights: bool = False) -> ConsumerGroupDescription:
         """Return the group, or another one, as its coordinator describes it.

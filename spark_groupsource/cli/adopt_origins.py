@@ -6,7 +6,6 @@ query of this source.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from spark_groupsource.cli.offset_moves import PartitionLog, WantedOffset, parti
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import CommandError, OffsetFormatError
 from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
-from spark_groupsource.model.offsets import SourceOffset, TopicPartition, parse_offset
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition, parse_offset, parsed_json
 from spark_groupsource.options.offset_spec import partition_offsets
 
 _NAME_OURS = "name the checkpointLocation of the writer of a query with format('groupkafka')"
@@ -127,8 +126,8 @@ def _name_of(location: str) -> str:
 
 def _ours(text: str) -> SourceOffset | None:
     try:
-        return parse_offset(json.loads(text))
-    except (ValueError, OffsetFormatError):
+        return parse_offset(parsed_json("offset", text))
+    except OffsetFormatError:
         return None
 
 

@@ -6,7 +6,6 @@ import argparse
 import difflib
 import json
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -45,6 +44,8 @@ EXPORTER_ADDRESS = "127.0.0.1"
 EXPORTER_INTERVAL_S = 15.0
 # Numbers with fewer digits are not accepted as milliseconds since 1970.
 _TIME_DIGITS = 12
+# What the targets of a reset need that are a place.
+_PLACES = {"savepoint": "FILE", "checkpoint": "LOCATION"}
 # Options of a query that are about its login, which the commands share.
 _LOGIN = {TOKEN_PROVIDER.lower(), REGION_OPTION.lower()}
 # Names of client properties. Other text may be a part of a value (`sasl.password: secret==`), which errors must not
@@ -65,12 +66,11 @@ class TargetKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A reset's destination: `time_ms` (since the epoch) for TIME, `path` for SAVEPOINT, `location` for CHECKPOINT."""
+    """A reset's destination: `time_ms` (since the epoch) for TIME, `place` for SAVEPOINT and CHECKPOINT."""
 
     kind: TargetKind
     time_ms: int = 0
-    path: Path = Path()
-    location: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +239,8 @@ def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argum
         return added
 
     reset = add("reset", "move the group's offsets", helptexts.RESET, helptexts.RESET_MORE)
+    # -24h is no flag. Nor is it with a misspelt unit, so that the error is about the time.
+    reset._negative_number_matcher = re.compile(r"-\d")
     reset.add_argument("--to", nargs="+", required=True, metavar=("TARGET", "FILE"), help="see the targets below")
     _add_topics(reset, "reset this topic only")
     reset.add_argument("--execute", action="store_true", help="commit the new offsets (default: a dry run)")
@@ -256,22 +258,10 @@ def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argum
     return parser, by_name
 
 
-def _with_relative_times(arguments: Sequence[str]) -> list[str]:
-    """Join `--to -24h` to one word: argparse would take -24h for a flag."""
-    found: list[str] = []
-    for word in arguments:
-        # Also with a misspelt unit, so that the error is about the time.
-        if found and found[-1] == "--to" and re.match(r"-\d", word):
-            found[-1] = f"--to={word}"
-        else:
-            found.append(word)
-    return found
-
-
 def parse_arguments(arguments: Sequence[str] | None = None) -> Command:  # noqa: PLR0911 - one for each command
     """Parse the command line. Ends the program with exit code 2 and a usage text if it is invalid."""
     parser, by_name = command_parsers()
-    given = parser.parse_args(_with_relative_times(sys.argv[1:] if arguments is None else arguments))
+    given = parser.parse_args(arguments)
     if given.command == "stop":
         return StopCommand(given.checkpoint_location, given.wait)
     if given.command == "timeline":
@@ -523,14 +513,10 @@ def _add_connection(parser: argparse.ArgumentParser, groups: str) -> None:
 def parse_target(words: Sequence[str]) -> Target:
     """Parse the words of `--to`. Raises `ValueError`."""
     name, *rest = words
-    if name == TargetKind.SAVEPOINT.value:
+    if name in _PLACES:
         if len(rest) != 1:
-            raise ValueError("'savepoint' needs one FILE")
-        return Target(TargetKind.SAVEPOINT, path=Path(rest[0]))
-    if name == TargetKind.CHECKPOINT.value:
-        if len(rest) != 1:
-            raise ValueError("'checkpoint' needs one LOCATION")
-        return Target(TargetKind.CHECKPOINT, location=rest[0])
+            raise ValueError(f"'{name}' needs one {_PLACES[name]}")
+        return Target(TargetKind(name), place=rest[0])
     if rest:
         raise ValueError(f"unexpected word '{rest[0]}'")
     if name in (kind.value for kind in (TargetKind.INITIAL, TargetKind.EARLIEST, TargetKind.LATEST)):

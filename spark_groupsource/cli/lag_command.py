@@ -6,11 +6,12 @@ Exit codes: see the help of `lag`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import LagCommand
 from spark_groupsource.cli.group.view import DescribedMember, total_note
+from spark_groupsource.cli.offset_moves import partition_names
 from spark_groupsource.cli.output import Output
 from spark_groupsource.cli.text_table import aligned
 from spark_groupsource.clock import Clock
@@ -56,13 +57,10 @@ def report_lag(
                 output.print_line(f"{shown_time(now_ms)}  group {command.connection.group}")
             for line in lag_table(lags):
                 output.print_line(line)
-        unmeasured = [str(lag.partition) for lag in lags if _is_unmeasured(lag)]
-        if unmeasured and _is_bounded(command):
-            output.warn(f"{LAG_UNKNOWN}: {', '.join(unmeasured)}")
-        unknown = [str(lag.partition) for lag in lags if not lag.age_known and not _is_unmeasured(lag)]
-        if unknown and command.max_behind_s is not None:
-            output.warn(f"{AGE_UNKNOWN}: {', '.join(unknown)}")
-        if is_beyond(command, lags):
+        unknown = list(unknown_lines(command, lags))
+        for line in unknown:
+            output.warn(line)
+        if unknown or is_beyond(command, lags):
             return BEYOND
         if command.watch_s is None:
             return 0
@@ -107,24 +105,25 @@ def measured_lags(
     return sorted((lag_of(lag_input, now_ms) for lag_input in found), key=lambda lag: lag.partition)
 
 
-def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
-    """Return whether the lag exceeds a bound that the user gave; an unknown lag or age counts as exceeding it."""
-    if _is_bounded(command) and any(map(_is_unmeasured, lags)):
-        return True
-    records, _, behind_s, _ = total(lags)
-    too_many = command.max_lag is not None and records > command.max_lag
-    if command.max_behind_s is None:
-        return too_many
-    too_old = (behind_s or 0.0) > command.max_behind_s
-    return too_many or too_old or not all(lag.age_known for lag in lags)
+def unknown_lines(command: LagCommand, lags: list[Lag]) -> Iterator[str]:
+    """Yield a line for each kind of what is not known of the lag, and counts as beyond a bound that the user gave."""
+    unmeasured = [lag.partition for lag in lags if _is_unmeasured(lag)]
+    if unmeasured and (command.max_lag is not None or command.max_behind_s is not None):
+        yield f"{LAG_UNKNOWN}: {partition_names(unmeasured)}"
+    ageless = [lag.partition for lag in lags if not lag.age_known and not _is_unmeasured(lag)]
+    if ageless and command.max_behind_s is not None:
+        yield f"{AGE_UNKNOWN}: {partition_names(ageless)}"
 
 
 def _is_unmeasured(lag: Lag) -> bool:
     return lag.end is None or lag.is_ahead
 
 
-def _is_bounded(command: LagCommand) -> bool:
-    return command.max_lag is not None or command.max_behind_s is not None
+def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
+    """Return whether the known lag exceeds a bound that the user gave."""
+    records, _, behind_s, _ = total(lags)
+    too_many = command.max_lag is not None and records > command.max_lag
+    return too_many or (command.max_behind_s is not None and (behind_s or 0.0) > command.max_behind_s)
 
 
 def lag_table(lags: list[Lag]) -> list[str]:

@@ -100,7 +100,8 @@ def _carry_out(command: Command, output: Output) -> int:
     elif isinstance(command, StopCommand):
         stop_query(command, SystemClock(), output, time.sleep)
     elif isinstance(command, StartupCommand):
-        (undo_startup if command.undo else fix_startup)(archives(), output)
+        with archives() as paths:
+            (undo_startup if command.undo else fix_startup)(paths, output)
     else:
         return _carry_out_with_brokers(command, client_options(command.connection), output)
     return 0

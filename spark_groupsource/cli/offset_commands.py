@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.location import shown_location
@@ -14,7 +15,6 @@ from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, check_held, check_read, chosen_topics, own_checkpoint, wishes_of
 from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind
 from spark_groupsource.cli.offset_moves import (
-    Move,
     PartitionLog,
     WantedOffset,
     commit_item,
@@ -97,7 +97,7 @@ class OffsetCommands:
         self._refuse_members(group)
         groups = self._group_offsets()
         if command.target.kind is TargetKind.CHECKPOINT and saved is not None:
-            check_read(command.target.location, saved.partitions, groups, group)
+            check_read(command.target.place, saved.partitions, groups, group)
         # A savepoint can also restore a group that the broker has deleted.
         others = groups if moves_all else ()
         known = [*others, *(saved.partitions if saved is not None else ())]
@@ -113,12 +113,7 @@ class OffsetCommands:
         if not logs:
             raise CommandError(errors.NO_INITIAL_OFFSET, partitions=f"topic {', '.join(described)}")
         wishes = self._wishes(command, groups, logs, saved)
-        moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
-        if self._show(moves, command.execute):
-            self._commit(group, moves, groups, logs, wishes)
-            self._output.print_line(
-                f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on use them."
-            )
+        self._move(command, groups, logs, wishes, "Queries that start from now on use them.")
 
     # --- adopt
 
@@ -136,26 +131,49 @@ class OffsetCommands:
         wishes = wishes_of(origin, logs, described)
         if not command.overwrite:
             check_held(group, groups, wishes)
-        moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         for note in origin.notes:
             self._output.print_line(note)
-        if self._show(moves, command.execute):
-            self._commit(group, moves, groups, logs, wishes)
-            self._output.print_line(
-                f"\nGroup {group}: {len(moves)} offsets committed. Start its queries with kafka.group.id={group}, and"
-                " each with a new checkpointLocation."
-            )
+        start = f"Start its queries with kafka.group.id={group}, and each with a new checkpointLocation."
+        self._move(command, groups, logs, wishes, start)
 
     # --- helpers
 
-    def _show(self, moves: list[Move], execute: bool) -> bool:
-        """Print the moves; return whether to commit them."""
+    def _move(
+        self,
+        command: ResetCommand | AdoptCommand,
+        groups: Groups,
+        logs: Mapping[TopicPartition, PartitionLog],
+        wishes: Mapping[TopicPartition, WantedOffset],
+        then: str,
+    ) -> None:
+        """Print the moves. With `execute`, commit them, and print what to do then."""
+        moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         self._output.print_line(moves_table(moves))
         for line in move_warnings(moves):
             self._output.print_line(line)
-        if not execute:
+        if not command.execute:
             self._output.print_line("\nDry run: nothing was changed. Add --execute to commit the new offsets.")
-        return execute
+            return
+        group = command.connection.group
+        reset = next_reset(groups.values(), int(self._clock.epoch_s() * 1000), str(uuid.uuid4()))
+        ids = dict.fromkeys((partition.topic for partition in groups), "")
+        known_topics = KnownTopics.of(ids | {partition.topic: log.topic_id for partition, log in logs.items()})
+        items = []
+        for move in moves:
+            log = logs[move.partition]
+            # No query of this source has read the partition yet: this is its initial position.
+            pin = wishes[move.partition].pin or Pin(move.new, log.partition_count, known_topics)
+            items.append(commit_item(move, pin, log.topic_id, reset))
+        self._output.step(f"committing {len(items):,} offsets")
+        try:
+            self._admin.commit(items)
+        except KafkaUnavailableError as error:
+            reason = error.condition.template.format(**error.parameters)
+            raise KafkaUnavailableError(errors.COMMIT_UNANSWERED, group=group, reason=reason) from None
+        except KeyboardInterrupt:
+            self._output.warn(f"the commit was interrupted and may have succeeded: check the offsets of group {group}")
+            raise
+        self._output.print_line(f"\nGroup {group}: {len(moves)} offsets committed. {then}")
 
     def _group_offsets(self) -> dict[TopicPartition, GroupOffset]:
         self._output.step("reading the group's offsets")
@@ -187,15 +205,16 @@ class OffsetCommands:
         Also return whether the group's other partitions move, too. Those that a checkpoint does not name do so if its
         query has state, which holds the records of all partitions.
         """
-        path, group = command.target.path, command.connection.group
+        place, group = command.target.place, command.connection.group
         if command.target.kind is TargetKind.CHECKPOINT:
-            end, with_state = own_checkpoint(command.target.location)
+            end, with_state = own_checkpoint(place)
             # Also of partitions that the query has handed over.
             ends = end.ends() if with_state else {item.partition: item.end for item in end.ranges}
             read = {partition: Saved(offset) for partition, offset in ends.items()}
             return Savepoint("", group, 0, dict(end.topic_ids), read), with_state
         if command.target.kind is not TargetKind.SAVEPOINT:
             return None, True
+        path = Path(place)
         savepoint = read_savepoint(path)
         if savepoint.group != group:
             reason = f"it belongs to group '{savepoint.group}', not to '{group}'"
@@ -266,33 +285,6 @@ class OffsetCommands:
                 wishes[partition] = WantedOffset(first.offset, why, pins[partition])
         return wishes
 
-    def _commit(
-        self,
-        group: str,
-        moves: list[Move],
-        groups: Groups,
-        logs: Mapping[TopicPartition, PartitionLog],
-        wishes: Mapping[TopicPartition, WantedOffset],
-    ) -> None:
-        reset = next_reset(groups.values(), int(self._clock.epoch_s() * 1000), str(uuid.uuid4()))
-        ids = dict.fromkeys((partition.topic for partition in groups), "")
-        known_topics = KnownTopics.of(ids | {partition.topic: log.topic_id for partition, log in logs.items()})
-        items = []
-        for move in moves:
-            log = logs[move.partition]
-            # No query of this source has read the partition yet: this is its initial position.
-            pin = wishes[move.partition].pin or Pin(move.new, log.partition_count, known_topics)
-            items.append(commit_item(move, pin, log.topic_id, reset))
-        self._output.step(f"committing {len(items):,} offsets")
-        try:
-            self._admin.commit(items)
-        except KafkaUnavailableError as error:
-            reason = error.condition.template.format(**error.parameters)
-            raise KafkaUnavailableError(errors.COMMIT_UNANSWERED, group=group, reason=reason) from None
-        except KeyboardInterrupt:
-            self._output.warn(f"the commit was interrupted and may have succeeded: check the offsets of group {group}")
-            raise
-
 
 def _unknown(command: ResetCommand | SavepointCommand) -> CommandError:
     connection = command.connection
@@ -307,8 +299,7 @@ def _refuse_recreated_topics(command: ResetCommand, saved: Savepoint, described:
     ]
     if recreated:
         reason = f"topic {', '.join(sorted(recreated))} was deleted and recreated since"
-        path = shown_location(command.target.location) or command.target.path
-        raise CommandError(errors.SAVEPOINT_MISMATCH, path=path, reason=reason)
+        raise CommandError(errors.SAVEPOINT_MISMATCH, path=shown_location(command.target.place), reason=reason)
 
 
 def _partitions(

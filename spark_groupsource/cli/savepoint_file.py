@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_groupsource import errors
-from spark_groupsource.errors import CommandError, OffsetFormatError
+from spark_groupsource.errors import CommandError, OffsetFormatError, file_errors
 from spark_groupsource.model import offsets
 from spark_groupsource.model.commit_metadata import KnownTopics, Pin, checked_hex_topics, checked_topics
 from spark_groupsource.model.offsets import TopicPartition, malformed
@@ -83,20 +83,18 @@ def write_savepoint(path: Path, savepoint: Savepoint) -> None:
 
     A symbolic link stays: the file that it names is written. A pipe or a device is refused, also behind a link.
     """
-    scratch = ""
-    try:
+    with file_errors(path, "written"):
         _check_replaceable(path)
         target = Path(os.path.realpath(path))
         descriptor, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(savepoint.to_text())
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(scratch).replace(target)
-    except OSError as error:
-        if scratch:
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(savepoint.to_text())
+                stream.flush()
+                os.fsync(stream.fileno())
+            Path(scratch).replace(target)
+        finally:
             Path(scratch).unlink(missing_ok=True)
-        raise CommandError(errors.FILE_FAILED, path=path, verb="written", reason=error.strerror or error) from None
 
 
 def _check_replaceable(path: Path) -> None:
@@ -112,11 +110,10 @@ def _check_replaceable(path: Path) -> None:
 def read_savepoint(path: Path) -> Savepoint:
     """Read a savepoint file. Raises `CommandError`, or `OffsetFormatError` for a newer format version."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with file_errors(path, "read"):
+            text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise CommandError(errors.SAVEPOINT_INVALID, path=path, reason="it is not UTF-8 text") from None
-    except OSError as error:
-        raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=error.strerror or error) from None
     try:
         return parse_savepoint(text)
     except OffsetFormatError as error:
@@ -128,12 +125,7 @@ def read_savepoint(path: Path) -> Savepoint:
 
 def parse_savepoint(text: str) -> Savepoint:
     """Parse a file's content. Raises `OffsetFormatError` unless it is exactly what `to_text` writes."""
-    try:
-        value = json.loads(text, object_pairs_hook=offsets.without_duplicates)
-    except RecursionError:
-        raise malformed(_WHAT, "it is nested too deeply") from None
-    except ValueError as error:
-        raise malformed(_WHAT, f"it is not JSON ({error})") from None
+    value = offsets.parsed_json(_WHAT, text)
     if isinstance(value, dict) and "v" in value:
         offsets.check_version(_WHAT, value["v"], SAVEPOINT_VERSION)
     root = offsets.checked_object(_WHAT, value, {"cluster", "group", "taken_ms", "topics", "v"})

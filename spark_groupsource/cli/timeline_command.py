@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import TimelineCommand
 from spark_groupsource.cli.output import Output
-from spark_groupsource.errors import CommandError
+from spark_groupsource.errors import CommandError, file_errors
 from spark_groupsource.metrics import is_metrics_file
 from spark_groupsource.timeline.events import timeline_of
 from spark_groupsource.timeline.files import read_files
@@ -21,10 +21,8 @@ def write_timeline(command: TimelineCommand, output: Output) -> None:
     output.step(f"drawing {sum(len(file.lines) for file in files):,} events")
     timeline = timeline_of(files)
     page = page_of(timeline)
-    try:
-        command.output.write_text(page, encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CommandError(errors.FILE_FAILED, path=command.output, verb="written", reason=reason) from None
+    with file_errors(command.output, "written"):
+        # JSON can hold halves of surrogate pairs.
+        command.output.write_text(page, encoding="utf-8", errors="backslashreplace")
     output.print_line(f"{timeline.title}: {timeline.subtitle}")
     output.print_line(f"written: {command.output} ({len(page) / 1e6:.1f} MB)")

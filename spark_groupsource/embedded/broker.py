@@ -23,8 +23,7 @@ What differs from Kafka (as of librdkafka 2.16; tests/embedded/test_gaps.py show
 - Producers: sequence numbers are checked for transactional producers only.
 - Topics: no create *, delete, alter or describe-configs requests, no growth of a topic; use create_topic and
   delete_topic. A producer's or an admin client's metadata request creates a missing topic, with 4
-  partitions *; a consumer's does not. Leaders are chosen at random. Topic ids are real, but describe_topics needs
-  librdkafka 2.16 or newer.
+  partitions *; a consumer's does not. Leaders are chosen at random. Topic ids are real.
 - Groups: no describe; list_consumer_groups is empty *; list_consumer_group_offsets without partitions is
   empty *, with partitions it works. Offsets disappear with the topic *.
 - Commit: in a group that ever had a member, a commit by a non-member (alter_consumer_group_offsets) is refused
@@ -158,8 +157,7 @@ class EmbeddedKafka:
             self._call("mock_group_initial_rebalance_delay_ms", rebalance_delay_ms)
             self._call("mock_set_group_consumer_session_timeout_ms", session_timeout_ms)
             self._call("mock_set_group_consumer_heartbeat_interval_ms", heartbeat_interval_ms)
-            if self._library.has("mock_set_controller_id"):
-                self._call("mock_set_controller_id", 1)  # describe_topics needs a controller
+            self._call("mock_set_controller_id", 1)  # describe_topics needs a controller
             for name, partitions in (topics or {}).items():
                 self.create_topic(name, partitions)
         except BaseException:

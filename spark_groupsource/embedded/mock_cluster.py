@@ -36,7 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mock_cluster_destroy": (None, (_PTR,)),
     "mock_cluster_bootstraps": (_STR, (_PTR,)),
     # Since librdkafka 2.16, and not in the headers of 2.15: derived from its use and its machine code, which stores a
-    # 32-bit id under the cluster's lock and returns nothing. Optional: check `has` first.
+    # 32-bit id under the cluster's lock and returns nothing.
     "mock_set_controller_id": (None, (_PTR, _I32)),
     "mock_topic_create": (_INT, (_PTR, _STR, _INT, _INT)),
     "mock_topic_delete": (_INT, (_PTR, _STR)),
@@ -87,10 +87,6 @@ class Library:
             ) from None
         function.restype, function.argtypes = _SIGNATURES[name]
         return function(*args)
-
-    def has(self, name: str) -> bool:
-        """Return whether the installed library exports rd_kafka_<name>."""
-        return hasattr(self._dll, f"rd_kafka_{name}")
 
     def _version(self) -> str:
         self._dll.rd_kafka_version_str.restype = _STR

@@ -54,7 +54,7 @@ def with_guards(schema: dict[str, Any], names: dict[str, Any]) -> tuple[dict[str
     Raises `UnsupportedSchema` for a type of too many values without bytes.
     """
     guards = _Guards(names)
-    if any(guards.empty_values(name) > MAX_EMPTY_ITEMS for name in names):
+    if any(guards.without_bytes(name)[1] > MAX_EMPTY_ITEMS for name in names):
         raise UnsupportedSchema(f"a record has more than {MAX_EMPTY_ITEMS} values without bytes")
     return guards.of(schema, 0), guards.count
 
@@ -87,21 +87,24 @@ class _Guards:
         self.count = ItemCount()
         self._names = names
         self._copies: dict[tuple[str, int], dict[Any, Any]] = {}
-        self._empty_values: dict[str, int] = {}
+        self._without_bytes: dict[str, tuple[bool, int]] = {}
 
-    def empty_values(self, schema: Any) -> int:
-        """Return how many values without bytes are in each value of a type: nulls, records without a field."""
+    def without_bytes(self, schema: Any) -> tuple[bool, int]:
+        """Return whether values of a type have no bytes, and how many values without bytes (nulls ...) are in each."""
         if isinstance(schema, str):
-            return self.empty_values(self._names[schema]) if schema in self._names else int(schema == "null")
+            if schema in self._names:
+                return self.without_bytes(self._names[schema])
+            return schema == "null", int(schema == "null")
         if isinstance(schema, list) or schema["type"] not in ("record", "fixed"):
-            return 0
+            return False, 0
         if schema["type"] == "fixed":
-            return int(schema["size"] == 0)
-        name, fields = schema["name"], schema["fields"]
-        if name not in self._empty_values:
-            self._empty_values[name] = 0  # inside itself: such a value has no end
-            self._empty_values[name] = sum(self.empty_values(item["type"]) for item in fields) if fields else 1
-        return self._empty_values[name]
+            return schema["size"] == 0, int(schema["size"] == 0)
+        name = schema["name"]
+        if name not in self._without_bytes:
+            self._without_bytes[name] = False, 0  # inside itself: such a value has no end
+            found = [self.without_bytes(item["type"]) for item in schema["fields"]] or [(True, 1)]
+            self._without_bytes[name] = all(is_empty for is_empty, _ in found), sum(count for _, count in found)
+        return self._without_bytes[name]
 
     def of(self, schema: Any, level: int) -> Any:
         """Return the copy of a schema."""
@@ -130,20 +133,7 @@ class _Guards:
         return self._copies[name, level]
 
     def _items(self, schema: Any, level: int) -> Any:
-        if not self._is_empty(schema, frozenset()):
+        if not self.without_bytes(schema)[0]:
             return self.of(schema, level)
         found = self.of(self._names.get(schema, schema) if isinstance(schema, str) else schema, level)
         return _EmptyItem({"type": found} if isinstance(found, str) else found, self.count)
-
-    def _is_empty(self, schema: Any, inside: frozenset[str]) -> bool:
-        """Return whether values of a type have no bytes. `inside`: the records around it."""
-        if isinstance(schema, str):
-            return schema == "null" or (schema in self._names and self._is_empty(self._names[schema], inside))
-        if isinstance(schema, list) or schema["type"] not in ("record", "fixed"):
-            return False
-        if schema["type"] == "fixed":
-            return bool(schema["size"] == 0)
-        if schema["name"] in inside:
-            return False
-        inside |= {schema["name"]}
-        return all(self._is_empty(item["type"], inside) for item in schema["fields"])

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+T = TypeVar("T")
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 # The logical types that Spark has a type for, besides decimal, and timestamps in nanoseconds, which have a unit. All
 # others (uuid, time-millis, time-micros, duration, big-decimal) leave the stored value as it is, as in from_avro.
@@ -158,16 +159,16 @@ class _Names:
         if not isinstance(kind, str):
             return self.type_of(kind, space)
         if kind == "array":
-            return ListType(self.type_of(_required(schema, "items"), space))
+            return ListType(self.type_of(_required(schema, "items", object), space))
         if kind == "map":
-            return DictType(self.type_of(_required(schema, "values"), space))
+            return DictType(self.type_of(_required(schema, "values", object), space))
         if kind in ("record", "error", "enum", "fixed"):
             return self._definition(kind, schema, space)
         found = self._by_name(kind, space)
         return PrimitiveType(kind, _logical(kind, schema)) if isinstance(found, PrimitiveType) else found
 
     def _definition(self, kind: str, schema: Mapping[str, Any], space: str) -> AvroType:
-        given, inside = _text(schema, "name"), schema.get("namespace")
+        given, inside = _required(schema, "name", str), schema.get("namespace")
         name = _full_name(given, inside if isinstance(inside, str) else space)
         space = name.rpartition(".")[0]
         aliases = frozenset(_full_name(alias, space) for alias in _aliases(schema))
@@ -185,7 +186,7 @@ class _Names:
             return fixed
         record = RecordType(name, aliases)
         self._define(record)  # before its fields, which may refer to it
-        record.fields = [self._field(item, space) for item in _list(schema, "fields")]
+        record.fields = [self._field(item, space) for item in _required(schema, "fields", list)]
         if len({item.name for item in record.fields}) < len(record.fields):
             raise UnsupportedSchema(f"'{name}' has two fields of the same name")
         return record
@@ -198,8 +199,8 @@ class _Names:
     def _field(self, schema: Any, space: str) -> RecordField:
         if not isinstance(schema, dict):
             raise UnsupportedSchema(f"'{str(schema)[:200]}' is no field")
-        found = self.type_of(_required(schema, "type"), space)
-        return RecordField(_text(schema, "name"), found, _aliases(schema), schema.get("default", NO_DEFAULT))
+        found = self.type_of(_required(schema, "type", object), space)
+        return RecordField(_required(schema, "name", str), found, _aliases(schema), schema.get("default", NO_DEFAULT))
 
     def _by_name(self, name: str, space: str) -> AvroType:
         if name in PRIMITIVES:
@@ -225,28 +226,18 @@ def _full_name(name: str, space: str) -> str:
     return name.removeprefix(".") if "." in name or not space else f"{space}.{name}"
 
 
-def _required(schema: Mapping[str, Any], key: str) -> Any:
+def _required(schema: Mapping[str, Any], key: str, kind: type[T]) -> T:
+    """Return what a schema has under a key: a text, a list, or with `object` anything."""
     if key not in schema:
         raise UnsupportedSchema(f"'{str(schema)[:200]}' has no '{key}'")
-    return schema[key]
-
-
-def _text(schema: Mapping[str, Any], key: str) -> str:
-    found = _required(schema, key)
-    if not isinstance(found, str):
-        raise UnsupportedSchema(f"'{key}' of '{str(schema)[:200]}' is no text")
-    return found
-
-
-def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
-    found = _required(schema, key)
-    if not isinstance(found, list):
-        raise UnsupportedSchema(f"'{key}' of '{str(schema)[:200]}' is no list")
+    found = schema[key]
+    if not isinstance(found, kind):
+        raise UnsupportedSchema(f"'{key}' of '{str(schema)[:200]}' is no {'text' if kind is str else 'list'}")
     return found
 
 
 def _symbols(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    found = _list(schema, "symbols")
+    found = _required(schema, "symbols", list)
     if not all(isinstance(item, str) for item in found):
         raise UnsupportedSchema(f"'symbols' of '{str(schema)[:200]}' is no list of texts")
     return tuple(found)

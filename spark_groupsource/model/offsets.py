@@ -17,6 +17,7 @@ parsed strictly. An offset is always the next record to read.
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from bisect import bisect_left
@@ -198,6 +199,16 @@ def _keyed(values: Mapping[int, int]) -> Json:
 def malformed(what: str, reason: str) -> OffsetFormatError:
     """Build the error for stored data that does not have the format of this package."""
     return OffsetFormatError(errors.OFFSET_MALFORMED, what=what, reason=reason)
+
+
+def parsed_json(what: str, text: str) -> object:
+    """Parse stored JSON. Raises `OffsetFormatError` for other text, and for an object with duplicate keys."""
+    try:
+        return json.loads(text, object_pairs_hook=without_duplicates)
+    except RecursionError:
+        raise malformed(what, "it is nested too deeply") from None
+    except ValueError as error:
+        raise malformed(what, f"it is not JSON ({error})") from None
 
 
 def without_duplicates(pairs: list[tuple[str, object]]) -> Json:

@@ -95,8 +95,8 @@ def _is_time(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _NO_DATE
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def groups_of(files: Iterable[MetricsFile]) -> list[str]:
@@ -263,7 +263,7 @@ class _Member:
         if line.event == "completed":
             records, batch_ms = line.details.get("records"), line.details.get("batch_ms")
             took_s = batch_ms / 1000 if _is_time(batch_ms) else 0.0
-            count = records if isinstance(records, int) else 0
+            count = records if _is_count(records) else 0
             # The lane has the time in which the process ran, and no batch begins before that.
             start = max(line.at - took_s, self._since if self._since is not None else line.at - took_s)
             self.blocks.append(Block(self._name, self._name, start, line.at, count))

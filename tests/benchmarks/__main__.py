@@ -187,6 +187,7 @@ def plan_of(given: argparse.Namespace) -> Plan:
     plan = SMOKE if given.smoke else FULL
     changes = {name: getattr(given, name) for name in ("partitions", "query_records", "batches", "runs")}
     changes = {name: value for name, value in changes.items() if value is not None}
+    changes["in_c"] = not isinstance(native_library(), str)
     if given.size or given.records:
         sizes = given.size or plan.sizes
         changes["sizes"] = {size: given.records or default_records(size) for size in sizes}
@@ -206,13 +207,14 @@ def run(given: argparse.Namespace) -> int:
         return 0
     check_spark_version()
     # scripts/test leaves bytecode in the same archives.
-    (fix_startup if given.fix_startup else undo_startup)(archives(), SimpleNamespace(print_line=say, step=begin))
+    with archives() as paths:
+        (fix_startup if given.fix_startup else undo_startup)(paths, SimpleNamespace(print_line=say, step=begin))
     started, about = time.monotonic(), environment()
     about["master"] = "local[1] on one core" if given.busy else "local[2]"
     groups = given.case or GROUPS
     if not is_available():
         say("this system has no /proc/<pid>/smaps_rollup: CPU and memory are left out")
-    cases = cases_of(plan_of(given), groups, in_c=not isinstance(native_library(), str))
+    cases = cases_of(plan_of(given), groups)
     options = {OURS: dict(given.option), PEER: dict(given.peer_option)}
     series, failures = measure(cases, options, busy=given.busy)
     shown = {name: value for name, value in vars(given).items() if name not in ("json", "chart", "report")}

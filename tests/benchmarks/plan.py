@@ -20,19 +20,6 @@ from tests.benchmarks.processes import is_available
 from tests.benchmarks.records import COMPRESSIONS, Content
 from tests.benchmarks.report import ADD_BATCH, CPU, FIRST_BATCH, TRIGGER, WHOLE_QUERY
 
-GROUPS = (
-    "throughput",
-    "shortwait",
-    "memory",
-    "compression",
-    "growth",
-    "query",
-    "backlog",
-    "deep",
-    "new",
-    "start",
-    "job",
-)
 _SMALL, _MIDDLE = 100, 1000  # bytes of a value in the cases that are about something else than sizes
 _LONG_QUERY = 10_000_000
 
@@ -52,6 +39,7 @@ class Plan:
     new: Sequence[tuple[int, int]]
     start: Sequence[int]
     batches: int
+    in_c: bool = True  # how groupkafka reads here, which decides the goals
 
 
 FULL = Plan(
@@ -97,55 +85,31 @@ def throughput_goals(content: Content, *, in_c: bool) -> dict[str, float]:
     return goals | ({WHOLE_QUERY: 2.0} if content.records >= _LONG_QUERY else {})
 
 
-def cases_of(plan: Plan, groups: Sequence[str], *, in_c: bool = True) -> list[Case]:
-    """Return the cases of these groups; those that need the same topic follow each other."""
-    made: dict[str, Callable[[], Iterator[Case]]] = {
-        "throughput": lambda: _throughput(plan, in_c),
-        "shortwait": lambda: _short_wait(plan, in_c),
-        "memory": lambda: _memory(plan),
-        "compression": lambda: _compression(plan),
-        "growth": lambda: _growth(plan, in_c),
-        "query": lambda: _query(plan, in_c),
-        "backlog": lambda: _backlog(plan),
-        "deep": lambda: _deep(plan),
-        "new": lambda: _new(plan),
-        "start": lambda: _start(plan),
-        "job": lambda: _job(plan),
-    }
-    cases = dict.fromkeys(case for group in GROUPS if group in groups for case in made[group]())
-    first: dict[object, int] = {}
-    for number, case in enumerate(cases):
-        first.setdefault(case.content or case, number)
-    return sorted(cases, key=lambda case: first[case.content or case])
-
-
-def _drain(
-    group: str, plan: Plan, content: Content, in_c: bool, *, short_wait: bool = False, bare: bool = False
-) -> Throughput:
+def _drain(group: str, plan: Plan, content: Content, *, short_wait: bool = False, bare: bool = False) -> Throughput:
     """Return the plain case; the goals are for the fewest partitions."""
-    goals = throughput_goals(content, in_c=in_c) if content.partitions == plan.partitions[0] else {}
+    goals = throughput_goals(content, in_c=plan.in_c) if content.partitions == plan.partitions[0] else {}
     return Throughput(group, content, plan.runs, short_wait=short_wait, bare=bare, goals=goals)
 
 
-def _throughput(plan: Plan, in_c: bool) -> Iterator[Case]:
+def _throughput(plan: Plan) -> Iterator[Case]:
     """Both sources with their default settings.
 
     Many partitions with the smallest values only: the peer's waits make such a run long, whatever the values are.
     """
     for size, records in plan.sizes.items():
         content = Content(records, size, plan.partitions[0])
-        yield _drain("throughput", plan, content, in_c)
+        yield _drain("throughput", plan, content)
         yield Throughput("throughput", content, plan.runs, aggregated=True)
     for partitions in plan.partitions[1:]:
         size = min(plan.sizes)
-        yield _drain("throughput", plan, Content(plan.sizes[size], size, partitions), in_c)
+        yield _drain("throughput", plan, Content(plan.sizes[size], size, partitions))
 
 
-def _short_wait(plan: Plan, in_c: bool) -> Iterator[Case]:
+def _short_wait(plan: Plan) -> Iterator[Case]:
     for size, records in plan.sizes.items():
         for partitions in plan.partitions:
             content, bare = Content(records, size, partitions), partitions == plan.partitions[0]
-            yield _drain("shortwait", plan, content, in_c, short_wait=True, bare=bare)
+            yield _drain("shortwait", plan, content, short_wait=True, bare=bare)
 
 
 def _compression(plan: Plan) -> Iterator[Case]:
@@ -154,13 +118,13 @@ def _compression(plan: Plan) -> Iterator[Case]:
         yield Throughput("compression", content, plan.runs, short_wait=True)
 
 
-def _growth(plan: Plan, in_c: bool) -> Iterator[Case]:
+def _growth(plan: Plan) -> Iterator[Case]:
     for partitions in plan.growth:
-        yield _drain("growth", plan, Content(_records(plan, _SMALL), _SMALL, partitions), in_c, short_wait=True)
+        yield _drain("growth", plan, Content(_records(plan, _SMALL), _SMALL, partitions), short_wait=True)
 
 
-def _query(plan: Plan, in_c: bool) -> Iterator[Case]:
-    yield _drain("query", plan, Content(plan.query_records, _SMALL, plan.partitions[0]), in_c, bare=True)
+def _query(plan: Plan) -> Iterator[Case]:
+    yield _drain("query", plan, Content(plan.query_records, _SMALL, plan.partitions[0]), bare=True)
 
 
 def _memory(plan: Plan) -> Iterator[Case]:
@@ -203,3 +167,19 @@ def _job(plan: Plan) -> Iterator[Case]:
 
 def _records(plan: Plan, size: int) -> int:
     return plan.sizes.get(size, min(plan.sizes.values()))
+
+
+_CASES: Mapping[str, Callable[[Plan], Iterator[Case]]] = {
+    "throughput": _throughput, "shortwait": _short_wait, "memory": _memory, "compression": _compression,
+    "growth": _growth, "query": _query, "backlog": _backlog, "deep": _deep, "new": _new, "start": _start, "job": _job,
+}  # fmt: skip
+GROUPS = tuple(_CASES)
+
+
+def cases_of(plan: Plan, groups: Sequence[str]) -> list[Case]:
+    """Return the cases of these groups; those that need the same topic follow each other."""
+    cases = dict.fromkeys(case for group in GROUPS if group in groups for case in _CASES[group](plan))
+    first: dict[object, int] = {}
+    for number, case in enumerate(cases):
+        first.setdefault(case.content or case, number)
+    return sorted(cases, key=lambda case: first[case.content or case])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from spark_groupsource.cli.doctor.machine_facts import SCRIPT
 from spark_groupsource.cli.output import Output, in_flags
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.model.offsets import parse_offset
+from spark_groupsource.model.offsets import parse_offset, parsed_json
 from spark_groupsource.options.client_settings import GroupProtocol
 
 if TYPE_CHECKING:
@@ -352,9 +352,7 @@ def _whose(shown: str, checkpoint: SparkCheckpoint) -> Finding:
     topics: set[str] = set()
     for text in checkpoint.offsets.values():
         try:
-            topics |= {partition.topic for partition in parse_offset(json.loads(text)).ends()}
-        except ValueError as error:
-            return Finding("checkpoint", Verdict.WRONG, f"{shown}: no offset of this source: {error}", "check the path")
+            topics |= {partition.topic for partition in parse_offset(parsed_json("offset", text)).ends()}
         except GroupKafkaError as error:
             errors.append(error)
     if checkpoint.offsets and len(errors) == len(checkpoint.offsets):
@@ -447,18 +445,16 @@ def _of_failed_probe(error: Exception) -> Finding:
 
 def report_doctor(doctor: Doctor) -> int:
     """Print the findings and return the number of wrong ones."""
-    findings: Sequence[Finding] = []
-    if doctor.command.as_json:
-        findings = list(doctor.findings())
-        wrong = sum(finding.verdict is Verdict.WRONG for finding in findings)
-        rows = [asdict(finding) | {"verdict": finding.verdict.value} for finding in findings]
-        doctor.output.print_line(json.dumps({"wrong": wrong, "findings": rows}, sort_keys=True))
-        return wrong
-    wrong = 0
+    rows, wrong = [], 0
     for finding in doctor.findings():
-        doctor.output.print_line(f"{finding.verdict.value:<8} {finding.check:<12} {finding.text}")
-        if finding.cure:
-            doctor.output.print_line(f"{'':<8} {'':<12} -> {finding.cure}")
         wrong += finding.verdict is Verdict.WRONG
-    doctor.output.print_line(f"{wrong} wrong" if wrong else "no problem found")
+        rows.append(asdict(finding) | {"verdict": finding.verdict.value})
+        if not doctor.command.as_json:
+            doctor.output.print_line(f"{finding.verdict.value:<8} {finding.check:<12} {finding.text}")
+            if finding.cure:
+                doctor.output.print_line(f"{'':<8} {'':<12} -> {finding.cure}")
+    if doctor.command.as_json:
+        doctor.output.print_line(json.dumps({"wrong": wrong, "findings": rows}, sort_keys=True))
+    else:
+        doctor.output.print_line(f"{wrong} wrong" if wrong else "no problem found")
     return wrong

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from spark_groupsource import errors
 from spark_groupsource.cli.output import Output
-from spark_groupsource.errors import CommandError
+from spark_groupsource.errors import CommandError, file_errors
 
 # A module that Spark runs in the process that plans a query's batches.
 _RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
@@ -44,10 +44,12 @@ _RESTART = "Restart Spark applications that run: their Python processes can impo
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 
-def archives() -> list[Path]:
-    """Return the archives that Spark puts in front of the import path: of SPARK_HOME, else of the installed PySpark.
+@contextlib.contextmanager
+def archives() -> Iterator[list[Path]]:
+    """Yield the archives that Spark puts in front of the import path: of SPARK_HOME, else of the installed PySpark.
 
-    Raises `CommandError` if there are none.
+    No other command changes them meanwhile, as far as their file system has locks. Raises `CommandError` if there are
+    none.
     """
     home = os.environ.get("SPARK_HOME")
     if home is None:
@@ -58,7 +60,13 @@ def archives() -> list[Path]:
     found = [folder / "pyspark.zip", *sorted(folder.glob("py4j-*-src.zip"))]
     if home is None or not found[0].is_file():
         raise CommandError(errors.NO_PYSPARK_ARCHIVE, path=found[0])
-    return found
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield found
+    finally:
+        os.close(lock)
 
 
 def fix_startup(paths: Sequence[Path], output: Output) -> None:
@@ -67,29 +75,6 @@ def fix_startup(paths: Sequence[Path], output: Output) -> None:
     Raises `CommandError` if PySpark's version is not the archive's, or if an archive cannot be imported or written;
     nothing is changed then.
     """
-    with _alone(paths):
-        _fix(paths, output)
-
-
-def undo_startup(paths: Sequence[Path], output: Output) -> None:
-    """Put the original archives back. Raises `CommandError` if one was replaced since, or cannot be written."""
-    with _alone(paths):
-        _undo(paths, output)
-
-
-@contextlib.contextmanager
-def _alone(paths: Sequence[Path]) -> Iterator[None]:
-    """Wait until no other command changes the archives, as far as their file system has locks."""
-    folder = os.open(paths[0].parent, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
-
-
-def _fix(paths: Sequence[Path], output: Output) -> None:
     _check_version(paths[0])
     plain = []
     for path in paths:
@@ -104,10 +89,8 @@ def _fix(paths: Sequence[Path], output: Output) -> None:
     for path in plain:
         output.step(f"compiling the modules of {path}")
         is_fixed = _mark_of(path) is not None
-        try:
+        with file_errors(path, "changed"):
             count = _add_bytecode(path)
-        except OSError as error:
-            raise _not_writable(path, error) from error
         output.print_line(f"{path}: bytecode of {count} modules added for Python {platform.python_version()}")
         if is_fixed:
             output.print_line(_RESTART)
@@ -115,31 +98,28 @@ def _fix(paths: Sequence[Path], output: Output) -> None:
     try:
         now_s = _import_s(paths)
     except CommandError:
-        _undo(plain, output)
+        undo_startup(plain, output)
         raise
     output.print_line(f"import of {_RUNNER}: {before_s:.2f} s before, {now_s:.2f} s now")
     output.print_line("Python processes that Spark starts from now on use it. To undo: doctor --fix-startup --undo")
 
 
-def _undo(paths: Sequence[Path], output: Output) -> None:
+def undo_startup(paths: Sequence[Path], output: Output) -> None:
+    """Put the original archives back, but for those that were replaced since. Raises `CommandError` if it cannot."""
     for path in paths:
         original = _original_of(path)
         if original == path:
             output.print_line(f"{path}: nothing to undo")
             continue
         if _mark_of(path) is not None:
-            try:
+            with file_errors(path, "changed"):
                 original.replace(path)
-            except OSError as error:
-                raise _not_writable(path, error) from error
             output.print_line(f"{path}: the original is back")
             output.print_line(_RESTART)
         else:
             # An installation of another PySpark has replaced the archive; its original is what it is.
-            try:
+            with file_errors(original, "changed"):
                 original.unlink()
-            except OSError as error:
-                raise _not_writable(original, error) from error
             output.print_line(f"{path}: was replaced since, and is left as it is")
 
 
@@ -227,7 +207,3 @@ def _import_s(paths: Sequence[Path]) -> float:
             raise CommandError(errors.ARCHIVE_NOT_IMPORTED, path=paths[0], python=sys.executable, reason=reason)
         taken.append(time.monotonic() - started)
     return min(taken)
-
-
-def _not_writable(path: Path, error: OSError) -> CommandError:
-    return CommandError(errors.FILE_FAILED, path=path, verb="changed", reason=error.strerror or str(error))

@@ -7,8 +7,7 @@ A scrape never waits for Kafka: it gets what the last round found. A group that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -29,14 +28,6 @@ T = TypeVar("T")
 GROUP_S = 30.0
 # What is measured beside the groups, in warnings.
 _CLUSTER, _LIST = "the cluster", "the list of groups"
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """A group that was measured, with its metrics."""
-
-    reading: GroupReading
-    samples: tuple[Sample, ...]
 
 
 class Exporter:
@@ -69,21 +60,21 @@ class Exporter:
         # The matching groups of the last list. A list that fails leaves them: one broker may be away.
         self._matching: tuple[str, ...] = ()
         # None: the group could not be measured. Replaced as a whole, because scrapes read it.
-        self._measured: Mapping[str, _Measured | None] = {}
+        self._measured: Mapping[str, GroupReading | None] = {}
         # The last error of what cannot be measured.
         self._trouble: dict[str, str] = {}
         # Whether the last error was that brokers did not answer.
         self._were_away = False
         self._round_s: float | None = None
 
-    def samples(self) -> tuple[Sample, ...]:
+    def samples(self) -> Iterator[Sample]:
         """Return all metrics as of the last measurement of each group."""
         measured, round_s = self._measured, self._round_s
-        known = [one for one in measured.values() if one is not None]
-        found = list(status_samples(self._cluster, {name: one is not None for name, one in measured.items()}, round_s))
-        for one in known:
-            found += one.samples
-        return (*found, *log_samples(self._cluster, [one.reading for one in known]))
+        known = [reading for reading in measured.values() if reading is not None]
+        yield from status_samples(self._cluster, {name: one is not None for name, one in measured.items()}, round_s)
+        for reading in known:
+            yield from group_samples(self._cluster, reading)
+        yield from log_samples(self._cluster, known)
 
     @property
     def is_late(self) -> bool:
@@ -144,7 +135,7 @@ class Exporter:
             self._trouble[what] = kind
             self._output.warn(f"{what} is not measured: {text}")
 
-    def _measure(self, group: str, topics: Mapping[str, int]) -> _Measured:
+    def _measure(self, group: str, topics: Mapping[str, int]) -> GroupReading:
         """Measure one group: 1. members, 2. its offsets on all topics, 3. the lag inputs of the topics that it reads.
 
         Raises `CommandError` for a group that does not exist, since its name may be wrong.
@@ -159,8 +150,7 @@ class Exporter:
         read_partitions = every_partition({topic: topics[topic] for topic in read})
         found = self._requests.lag_inputs({partition: committed.get(partition) for partition in read_partitions})
         ordered = tuple(sorted(found, key=lambda one: one.partition))
-        reading = GroupReading(group, self._clock.epoch_s(), ordered, description)
-        return _Measured(reading, tuple(group_samples(self._cluster, reading)))
+        return GroupReading(group, self._clock.epoch_s(), ordered, description)
 
 
 def _named(group: str) -> str:

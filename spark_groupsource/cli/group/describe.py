@@ -118,15 +118,13 @@ class GroupDescriber:
 
 
 def _described(admin: GroupAdmin, group: str) -> ConsumerGroupDescription | None:
-    """Return the group as its coordinator describes it; None if it does not exist."""
+    """Return the group as its coordinator describes it, with the error of a group that may be another program's."""
     try:
-        answer = admin.described(group)
+        return admin.described(group)
     except AccessError as error:
         if error.condition is errors.GROUP_ACCESS_DENIED:
             raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=group) from None
         raise
-    # Older brokers describe a group that does not exist as dead.
-    return None if answer is None or (answer.state is ConsumerGroupState.DEAD and not answer.members) else answer
 
 
 def without_data(admin: GroupAdmin, group: str) -> GroupDescription | None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 
 from spark_groupsource import errors
 from spark_groupsource.cli.admin import GroupAdmin
@@ -159,14 +159,15 @@ def test_a_refused_identity_is_asked_again_by_the_next_round(monkeypatch: pytest
     """The token had expired. The next answer takes longer than a moment: its client connects first."""
     refusing, accepting = FakeClient({}), FakeClient({})
     answer: Future[Any] = Future()
+    group = SimpleNamespace(state=ConsumerGroupState.STABLE, members=())
     refusing.describe_consumer_groups = lambda *_, **__: {"orders": Future()}  # type: ignore[attr-defined]
     accepting.describe_consumer_groups = lambda *_, **__: {"orders": answer}  # type: ignore[attr-defined]
     refusal = KafkaError(KafkaError._AUTHENTICATION, "token expired")
     refusing.poll = lambda _timeout: admin._requests.transport(refusal)  # type: ignore[method-assign]
-    accepting.poll = lambda _timeout: answer.done() or answer.set_result("described")  # type: ignore[assignment, method-assign]
+    accepting.poll = lambda _timeout: answer.done() or answer.set_result(group)  # type: ignore[assignment, method-assign]
     made = iter([refusing, accepting])
     admin = admin_that_makes(lambda *_: next(made), monkeypatch)
     with pytest.raises(AccessError, match="token expired"):
         admin.described("orders")
     assert refusing.is_destroyed
-    assert admin.described("orders") == "described"
+    assert admin.described("orders") is group

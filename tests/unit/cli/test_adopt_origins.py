@@ -64,6 +64,7 @@ def test_one_of_several_sources(tmp_path: Path, several: str) -> None:
     [
         (v1(OURS), "it belongs to a query of groupkafka. What to do: keep it for that query"),
         (v1("5"), "it has no source with offsets of Spark's own Kafka source"),
+        (v1("[" * 100_000), "it has no source with"),
         (v1('{"orders":{"0":-1}}'), "it has no source with"),
         (v1('{"orders":{"0":1,"0":2}}'), "it has no source with"),
         (v1(), "it has no source with"),

@@ -36,8 +36,8 @@ CHECKED = ["--checkpoint-location", "/c", "--master", "local"]
         (["initial"], Target(TargetKind.INITIAL)),
         (["earliest"], Target(TargetKind.EARLIEST)),
         (["latest"], Target(TargetKind.LATEST)),
-        (["savepoint", "a/file"], Target(TargetKind.SAVEPOINT, path=Path("a/file"))),
-        (["checkpoint", "s3a://b/c"], Target(TargetKind.CHECKPOINT, location="s3a://b/c")),
+        (["savepoint", "a/file"], Target(TargetKind.SAVEPOINT, place="a/file")),
+        (["checkpoint", "s3a://b/c"], Target(TargetKind.CHECKPOINT, place="s3a://b/c")),
         (["1700000000000"], Target(TargetKind.TIME, 1_700_000_000_000)),
         (["100000000000"], Target(TargetKind.TIME, 100_000_000_000)),
         (["2023-11-14T22:13:20Z"], Target(TargetKind.TIME, 1_700_000_000_000)),
@@ -86,7 +86,7 @@ def test_target_refused(words: list[str], reason: str) -> None:
         ),
         (
             ["reset", "--to", "savepoint", "f", *GIVEN, "--config", "c"],
-            ResetCommand(replace(CONNECTION, config=Path("c")), Target(TargetKind.SAVEPOINT, path=Path("f"))),
+            ResetCommand(replace(CONNECTION, config=Path("c")), Target(TargetKind.SAVEPOINT, place="f")),
         ),
         (["savepoint", *GIVEN, "f"], SavepointCommand(CONNECTION, Path("f"))),
         # Of a file with the line ends of Windows.

@@ -326,6 +326,16 @@ def test_timeline_reports_its_steps(steps: list[str], tmp_path: Path) -> None:
     assert steps == [f"reading {file} (0.0 MB)", "drawing 1 events"]
 
 
+def test_timeline_draws_lines_that_no_query_writes(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    lines = [
+        {"at": at, "event": "completed", "group": "shop\ud800", "pid": 1, "details": {"records": records}}
+        for at, records in ((1.0, -5), (2.0, 10), (3.0, True))
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["timeline", str(file), "-o", str(tmp_path / "page.html")]) == 0
+
+
 @pytest.mark.usefixtures("requests")
 def test_no_step_is_shown_between_rounds(steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_pauses(monkeypatch)

@@ -173,6 +173,16 @@ def test_a_pipe_is_left_alone(through_a_link: bool, tmp_path: Path) -> None:
     assert path.is_symlink() == through_a_link
 
 
+def test_an_interrupt_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_savepoint(tmp_path / "friday.json", FULL)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"FILE_FAILED.*cannot be read: No such file"):
         read_savepoint(tmp_path / "nothing")

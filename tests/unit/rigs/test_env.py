@@ -37,12 +37,15 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def _bash(checkout: Path, command: str) -> list[str]:
+def _run(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.defpath, "JAVA_HOME": str(checkout.parent / "java")}
-    run = subprocess.run(
-        ["bash", "-c", f"set -euo pipefail; . scripts/env.sh; {command}"],
-        cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    return subprocess.run(
+        ["bash", *words], cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def _bash(checkout: Path, command: str) -> list[str]:
+    run = _run(checkout, "-c", f"set -euo pipefail; . scripts/env.sh; {command}")
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
 
@@ -89,3 +92,12 @@ def test_how_a_command_ended_is_one_line(checkout: Path) -> None:
         groupkafka_timed gate false sh -c "exit 3" || echo "$took $?" """,
     )
     assert shown == ["c  d", "[ci] a b: 0 s, exit code 0", "[gate] false: 0 s, exit code 3 3"]
+
+
+def test_brokers_runs_no_test_without_the_list_of_tests(checkout: Path) -> None:
+    """Without a name, pytest would run all tests."""
+    shutil.copy(ROOT / "scripts" / "brokers", checkout / "scripts" / "brokers")
+    own = checkout / ".venv-groupkafka" / "bin" / "python"
+    _executable(own, _PYTHON + '[ "$*" != "-m tests.levels" ]\n')
+    assert _run(checkout, "scripts/brokers", "4.3.1").returncode == 1
+    assert "-m pytest" not in own.with_name("python.calls").read_text()

@@ -365,7 +365,7 @@ def test_a_checkpoint_of_this_source(tmp_path: Path) -> None:
 
 
 def test_checkpoints_that_are_of_no_use(tmp_path: Path) -> None:
-    for name, offset in (("sparks", SPARKS), ("none", "{no json")):
+    for name, offset in (("sparks", SPARKS), ("none", "{no json"), ("deep", "[" * 100_000)):
         (tmp_path / name).mkdir()
         finding = of_checkpoint(written(tmp_path / name, v1(offset), completed=1))
         assert finding.verdict is WRONG
@@ -374,6 +374,10 @@ def test_checkpoints_that_are_of_no_use(tmp_path: Path) -> None:
     assert of_checkpoint(str(tmp_path / "missing")).verdict is ADVICE
     for location in ("unknown://x/y", "gs:relative"):
         assert of_checkpoint(location).verdict is WRONG
+
+
+def test_a_checkpoint_of_this_source_and_of_one_whose_offsets_are_not_json(tmp_path: Path) -> None:
+    assert of_checkpoint(written(tmp_path, v1("offset 5", OURS), completed=1)).verdict is OK
 
 
 def test_the_checkpoint_of_a_pipelines_flow(tmp_path: Path) -> None:

@@ -302,22 +302,6 @@ def test_an_error_of_a_group_without_a_name_is_its_own() -> None:
     assert said == ["group  is not measured: no"]
 
 
-def test_a_round_computes_the_metrics_of_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards against a round over thousands of groups that computes the metrics of all of them for each one."""
-    computed: list[str] = []
-
-    def count(cluster: str, reading: GroupReading) -> Iterator[Sample]:
-        computed.append(reading.group)
-        return group_samples(cluster, reading)
-
-    monkeypatch.setattr("spark_groupsource.cli.exporter.rounds.group_samples", count)
-    kafka = FakeKafka(**{f"g{n:02}": {P0: 20} for n in range(50)})
-    made, _ = exporter(kafka, pattern=".*")
-    made.round()
-    assert computed == sorted(kafka.offsets)
-    assert len(lagging(made)) == 50
-
-
 def test_a_group_that_does_not_exist_is_down() -> None:
     made, said = exporter(FakeKafka(), "nobody")
     made.round()
@@ -330,7 +314,7 @@ def test_a_group_that_has_committed_nothing_lags_by_all_that_its_members_read() 
     kafka.described["shop"] = GROUP
     made, _ = exporter(kafka, "shop")
     made.round()
-    found = values(iter(made.samples()))
+    found = values(made.samples())
     assert set(found["lag"].values()) == {90}
     assert len(found["lag"]) == 3
     assert "offset" not in found
@@ -341,7 +325,7 @@ def test_a_partition_without_a_leader_has_an_offset_and_no_lag() -> None:
     kafka.leaderless = {P1, P2}
     made, said = exporter(kafka, "shop")
     made.round()
-    found = values(iter(made.samples()))
+    found = values(made.samples())
     assert {labels[3]: at for labels, at in found["offset"].items()} == {"0": 20, "1": 30}
     assert {labels[3] for name in ("lag", "lag_seconds") for labels in found[name]} == {"0"}
     assert {labels[2] for labels in found["kafka_partition_latest_offset"]} == {"0"}

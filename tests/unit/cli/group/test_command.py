@@ -288,16 +288,20 @@ def test_what_needs_no_second_client(changes: dict[str, Any], shown: tuple[str |
     assert found.notes == ()
 
 
-@pytest.mark.parametrize("seen", [None, description(members=[], state=ConsumerGroupState.DEAD)])
-def test_a_group_that_the_coordinator_does_not_know(seen: Any) -> None:
-    assert describe(seen) is None
+def test_a_group_that_the_coordinator_does_not_know() -> None:
+    assert describe(None) is None
+
+
+def test_older_brokers_describe_a_group_that_does_not_exist_as_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = GroupAdmin(make_options(), ManualClock(), lambda _: None)
+    monkeypatch.setattr(admin, "ask_description", lambda _: description(members=[], state=ConsumerGroupState.DEAD))
+    assert admin.described() is None
 
 
 @pytest.mark.parametrize(
     "seen",
     [
         None,
-        description(members=[], state=ConsumerGroupState.DEAD),
         CommandError(errors.COMMAND_UNSUPPORTED, servers="broker:9092", request="DescribeGroups"),
     ],
 )
@@ -320,8 +324,6 @@ def test_who_is_in_a_group() -> None:
         (None, False),
         (description(), False),
         (description(members=[], is_simple_consumer_group=True, state=ConsumerGroupState.EMPTY), True),
-        # As older brokers tell that there is none.
-        (description(members=[], is_simple_consumer_group=True, state=ConsumerGroupState.DEAD), False),
     ],
 )
 def test_a_group_of_commits_alone(seen: Any, simple: bool, monkeypatch: pytest.MonkeyPatch) -> None:
