@@ -453,6 +453,12 @@ EXECUTOR_PACKAGE_MISSING = Condition(
     "install groupkafka there, with its dependencies. Executors start the path in PYSPARK_DRIVER_PYTHON, or else in "
     "PYSPARK_PYTHON, of the driver's environment; no Spark setting and no --py-files changes that (docs/deploying.md).",
 )
+EXECUTOR_VERSION_DIFFERS = Condition(
+    "GROUPKAFKA.EXECUTOR_VERSION_DIFFERS",
+    "The Python of an executor ({python}) has version {there} of groupkafka, and the driver has {here}.",
+    "install the same version on the driver and all executors, and start the query again: it goes on at its"
+    " checkpoint. `groupkafka doctor --master ...` shows the version on each executor.",
+)
 
 # --- the command line
 

@@ -1,8 +1,11 @@
-"""Check the Python that executors start: report one error with the fix if it lacks this package.
+"""Check the Python that executors start: report one error if it lacks this package, or has another version of it.
 
 Spark takes the path from the driver's environment (PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON) and starts it on every
 executor. An executor without the package fails while it unpickles its task, where no code of this package can run. So
 the pickled data contains the check: a function that is pickled by value, not by its name.
+
+Another version may unpickle without an error, and read with wrong options: dataclasses with slots unpickle their values
+by the order of the fields.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from spark_groupsource import errors
+from spark_groupsource._version import __version__
 from spark_groupsource.errors import ReadError
 
 # The pickled check leaves out pyarrow: PySpark itself needs it earlier.
@@ -48,13 +52,14 @@ def guarded(restore: Callable[..., object], *arguments: object) -> tuple[Callabl
     """Return what `__reduce__` returns, for `restore(*arguments)` in a Python that may lack this package.
 
     Requires PySpark's pickler: the standard one pickles functions by name only. If a package is missing, unpickling
-    raises `ModuleNotFoundError` with the catalogue's text.
+    raises `ModuleNotFoundError` with the catalogue's text; if this package has another version, `ImportError`.
     """
     packages = {name: str(package_missing(name, "PYTHON")) for name in _PACKAGES[1:]}
-    return _by_value(_restore), (packages, pickle.dumps((restore, arguments)))
+    differs = ReadError(errors.EXECUTOR_VERSION_DIFFERS, python="PYTHON", there="THERE", here=__version__)
+    return _by_value(_restore), (packages, __version__, str(differs), pickle.dumps((restore, arguments)))
 
 
-def _restore(errors_by_package: dict[str, str], payload: bytes) -> Any:
+def _restore(errors_by_package: dict[str, str], version: str, differs: str, payload: bytes) -> Any:
     """Unpickle where this package may be missing. Uses no global names, because it is pickled without them."""
     import importlib.util  # noqa: PLC0415
     import pickle  # noqa: PLC0415
@@ -63,6 +68,10 @@ def _restore(errors_by_package: dict[str, str], payload: bytes) -> Any:
     for name, text in errors_by_package.items():
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(text.replace("PYTHON", sys.executable, 1), name=name)
+    from spark_groupsource._version import __version__ as there  # noqa: PLC0415
+
+    if there != version:
+        raise ImportError(differs.replace("PYTHON", sys.executable, 1).replace("THERE", there, 1))
     restore, arguments = pickle.loads(payload)  # noqa: S301 - made by `guarded` in the same application
     return restore(*arguments)
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
+from spark_groupsource._version import __version__
 from spark_groupsource.spark.executor_python import misleading_variables, missing_in
 from spark_groupsource.spark.progress_listener import error_line
 from spark_groupsource.spark.source import GroupKafkaDataSource, GroupKafkaStreamReader
@@ -22,6 +23,9 @@ import sys
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
 PathFinder.find_spec = lambda name, path=None, target=None: None if name == {lacks!r} else find(name, path, target)
+if {version!r}:
+    from spark_groupsource import _version
+    _version.__version__ = {version!r}
 from pyspark.serializers import CPickleSerializer
 function, _ = CPickleSerializer()._read_with_length(open(sys.argv[1], "rb"))
 reader = dict(zip(function.__code__.co_freevars, function.__closure__))["reader"].cell_contents
@@ -43,14 +47,14 @@ def sent(tmp_path: Path) -> Path:
     return tmp_path / "sent"
 
 
-def executor(sent: Path, lacks: str) -> subprocess.CompletedProcess[str]:
-    """Unpickle in another process that lacks a package."""
-    command = [sys.executable, "-c", _EXECUTOR.format(lacks=lacks), str(sent)]
+def executor(sent: Path, lacks: str = "", version: str = "") -> subprocess.CompletedProcess[str]:
+    """Unpickle in another process that lacks a package, or has another version of this one."""
+    command = [sys.executable, "-c", _EXECUTOR.format(lacks=lacks, version=version), str(sent)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_an_executor_that_has_all_reads(sent: Path) -> None:
-    done = executor(sent, "")
+    done = executor(sent)
     assert done.stdout == "unpickled: GroupKafkaStreamReader 'g'\n", done.stderr
 
 
@@ -62,6 +66,15 @@ def test_the_error_names_the_package_the_python_and_the_cure(sent: Path, package
     assert f"[GROUPKAFKA.EXECUTOR_PACKAGE_MISSING] The Python of an executor ({sys.executable}) has no" in last
     assert f"package '{package}'. What to do: install groupkafka there" in last
     assert "PYSPARK_DRIVER_PYTHON, or else in PYSPARK_PYTHON" in last
+
+
+def test_another_version_on_an_executor_is_an_error_that_names_both(sent: Path) -> None:
+    """The options are unpickled by their order: with a new option in between, each would have its neighbour's value."""
+    done = executor(sent, version="0.2.0")
+    assert done.returncode == 1, done.stdout
+    line = error_line(done.stderr)
+    assert line.startswith("[GROUPKAFKA.EXECUTOR_VERSION_DIFFERS] The Python of an executor (" + sys.executable)
+    assert f"has version 0.2.0 of groupkafka, and the driver has {__version__}. What to do: " in line
 
 
 def test_without_pyarrow_pysparks_own_error_is_translated() -> None:
