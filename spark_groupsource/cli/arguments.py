@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -239,8 +240,6 @@ def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argum
         return added
 
     reset = add("reset", "move the group's offsets", helptexts.RESET, helptexts.RESET_MORE)
-    # -24h is no flag. Nor is it with a misspelt unit, so that the error is about the time.
-    reset._negative_number_matcher = re.compile(r"-\d")
     reset.add_argument("--to", nargs="+", required=True, metavar=("TARGET", "FILE"), help="see the targets below")
     _add_topics(reset, "reset this topic only")
     reset.add_argument("--execute", action="store_true", help="commit the new offsets (default: a dry run)")
@@ -258,10 +257,22 @@ def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argum
     return parser, by_name
 
 
+def _with_relative_times(arguments: Sequence[str]) -> list[str]:
+    """Join `--to -24h` to one word: argparse would take -24h for a flag."""
+    found: list[str] = []
+    for word in arguments:
+        # Also with a misspelt unit, so that the error is about the time.
+        if found and found[-1] == "--to" and re.match(r"-\d", word):
+            found[-1] = f"--to={word}"
+        else:
+            found.append(word)
+    return found
+
+
 def parse_arguments(arguments: Sequence[str] | None = None) -> Command:  # noqa: PLR0911 - one for each command
     """Parse the command line. Ends the program with exit code 2 and a usage text if it is invalid."""
     parser, by_name = command_parsers()
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(_with_relative_times(sys.argv[1:] if arguments is None else arguments))
     if given.command == "stop":
         return StopCommand(given.checkpoint_location, given.wait)
     if given.command == "timeline":
