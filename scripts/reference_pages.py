@@ -97,8 +97,11 @@ in flight again.
 **`CONCURRENT_STREAM_LOG_UPDATE`**, an error of Spark: two queries run with one checkpoint. Stop one of them, and give
 [each copy its own](../how-to/scale.md#add-a-copy).
 
+**`No space left on device`**: the checkpoint's disk is full, for example. Free space, and start the query again: no
+record is lost, and Spark runs the batch in flight again.
+
 **`JSONDecodeError` or `Incomplete log file`** at a start: the newest file of the checkpoint's folder `offsets` was cut
-off, by a full disk for example. [What to do](../explanation/limits.md#checkpointlocation).
+off, by a partial copy for example. [What to do](../explanation/limits.md#checkpointlocation).
 
 **`Python worker failed to connect back`, `BATCH_METADATA_NOT_FOUND`**, and other lines of Spark and PySpark around an
 error: [what you may see](../start/tutorial.md#what-you-may-see).

@@ -9,6 +9,7 @@ import functools
 import importlib
 import logging
 import os
+from pathlib import Path
 
 from spark_groupsource._librdkafka import library_path
 from spark_groupsource.executor.clients.error_events import reading_client_settings
@@ -30,6 +31,8 @@ def native_library() -> NativeLibrary | str:
     try:
         gather = importlib.import_module("spark_groupsource.executor.clients._gather")
         return NativeLibrary(library_path(), gather)
+    except ModuleNotFoundError:
+        return f"not compiled in {Path(__file__).parent}"
     except (ImportError, OSError, AttributeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
 
