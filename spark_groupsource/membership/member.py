@@ -660,7 +660,7 @@ class Member:
         if not deadline.expired():
             return False
         flight = self.machine.flight
-        spare_s = max(0.0, self._options.rebalance_timeout_s - self._options.drain_timeout_s)
+        spare_s = self._options.rebalance_timeout_s - self._options.drain_timeout_s
         if flight is None or deadline.passed_s() >= min(LAST_CHECK_S, spare_s / 2):
             return True
         # R103: a batch that is complete is not repeated
@@ -689,17 +689,14 @@ class Member:
 
     def _leave(self) -> None:
         """Leave: 1. check Spark's commit log, 2. await the commit under way, 3. commit, 4. leave the group."""
-        if self.machine.state in FINAL_STATES:
-            return
+        self.check()
         self._completion.check_last()
-        if self.machine.state in FINAL_STATES:
-            return
+        self.check()
         outcome = self._outcome_of_leaving()
         self._fetch_for_release(self.machine.owned_partitions())
         self._apply(self.machine.handle(StopRequested()))
         self._await_answer()
-        if self.machine.state in FINAL_STATES:
-            return
+        self.check()
         self._committer.before_release(self.machine.pending())
         clean = outcome is DrainOutcome.COMPLETE and self._group_has_all_ends()
         self.status = replace(self.status, left_clean=clean)
