@@ -153,11 +153,5 @@ class TopicProof:
         self._ids.pop(topic, None)
         return lost
 
-    def close(self) -> None:
-        """Drop the request that is under way, if any."""
-        self._forget()
-
     def _forget(self) -> None:
-        request, self._request, self._covered = self._request, None, 0
-        if request is not None:
-            request.close()
+        self._request, self._covered = None, 0
