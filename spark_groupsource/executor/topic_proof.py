@@ -77,7 +77,7 @@ class TopicProof:
     @property
     def due(self) -> bool:
         """Return whether enough rows are held for a request before the task's end."""
-        return self.needs_proof and self._request is None and self._bytes >= _CHECK_BYTES
+        return self.needs_proof and self._bytes >= _CHECK_BYTES
 
     @property
     def full(self) -> bool:
