@@ -141,7 +141,7 @@ def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaErro
     unknown = "No such configuration property" in reason
     shown = shown_unknown(name, value) if unknown else shown_value(name, value)
     # librdkafka repeats the value in some messages; for an unknown setting it returns only the name.
-    reason = reason.replace(value, shown) if value and not unknown and shown != value else reason
+    reason = reason.replace(value, shown) if value and not unknown else reason
     reason += _file_trouble(name, value)
     return OptionError(errors.CLIENT_REFUSED_OPTION, option=options.option_name(name), value=shown, reason=reason)
 
