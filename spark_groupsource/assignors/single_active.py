@@ -29,7 +29,7 @@ class SingleActiveAssignor(Assignor):
         names = sorted(member.member_id for member in members)
         active: list[tuple[TopicPartition, frozenset[str]]] = []
         standby: list[tuple[TopicPartition, frozenset[str]]] = []
-        left = set(takers)
+        left = {topic for topic in takers if cluster.topics[topic]}
         while left:
             may_have = {
                 name: [partition for topic in left if name in takers[topic] for partition in cluster.partitions(topic)]
@@ -42,5 +42,4 @@ class SingleActiveAssignor(Assignor):
                 active += [(partition, frozenset({chosen})) for partition in cluster.partitions(topic)]
                 standby += [(partition, others) for partition in cluster.partitions(topic)]
                 left.remove(topic)
-            left = {topic for topic in left if cluster.topics[topic]}
         return GroupAssignment(by_member(active, names), by_member(standby, names))

@@ -257,14 +257,13 @@ class CheckpointLog:
         self._end: SourceOffset | None = None
         self._json: Json = {}
         self._batch: int | None = None
-        self._in_trouble = False
-        self._seen = False
         # Whether it is decided that this log belongs, or does not belong, to this query.
         self._owner_known = False
         self._compared: SourceOffset | None = None
         # The newest entry without Spark's start, and the time since when it is the newest.
         self._behind: tuple[int, float] | None = None
-        self._readable = self._check()
+        # Whether a problem was logged that is not over. A location of an unsupported form is never readable.
+        self._in_trouble = not self._check()
 
     def __repr__(self) -> str:
         return f"CheckpointLog({shown_location(self._location)}, batch={self._batch})"
@@ -292,7 +291,7 @@ class CheckpointLog:
 
     def wants_start(self, start: SourceOffset) -> bool:
         """Return whether the log's owner is undecided, and this start was not compared yet."""
-        return self._readable and not self._owner_known and start != self._compared
+        return not self._owner_known and start != self._compared
 
     def compare_start(self, start: SourceOffset) -> None:
         """Warn once if Spark's `start` shows that this is the checkpoint of another query.
@@ -352,8 +351,6 @@ class CheckpointLog:
         return f"lineage={newest.lineage} ends={_shown_ends(newest)}"
 
     def _is_recorded(self, end: SourceOffset, find: Callable[[Json], int | None]) -> bool:
-        if not self._readable:
-            return False
         if end != self._end:
             self._end, self._json, self._batch = end, end.to_json(), None
         try:
@@ -462,9 +459,8 @@ class CheckpointLog:
         3. Every handover waits for the next trigger, without a warning.
         """
         numbers = _numbers(self._open(), f"{self._root}/offsets")
-        if not (self._seen or numbers or self._exists("metadata")):
+        if not (numbers or self._exists("metadata")):
             raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
-        self._seen = True
         return numbers
 
 

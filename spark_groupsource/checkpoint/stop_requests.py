@@ -33,8 +33,8 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
@@ -212,19 +212,14 @@ class StopFiles:
 
     def request(self, run: str, *, waits: bool) -> None:
         """Ask the run to stop. With `waits`, the answer stays until `forget`, of each one that waits."""
-        known = self._request(run)
-        if waits or known is None:
-            self._update(run, {"waits": _waiting(known) + waits})
+        self._update(run, {"waits": _waiting(self._request(run)) + waits})
 
     def answer_of(self, run: str) -> Answer | None:
         """Return the run's answer; None while there is none."""
-        if (answer := self._answer(run)) is not None:
-            return answer
+        # Before the answer is read: a run answers, and then it ends.
         with self._open() as (filesystem, root):
-            if file_exists(filesystem, _path(root, run, _RUN)):
-                return None
-        # It may have answered, and ended, between the two reads.
-        return self._answer(run) or Answer.UNKNOWN
+            is_running = file_exists(filesystem, _path(root, run, _RUN))
+        return self._answer(run) or (None if is_running else Answer.UNKNOWN)
 
     def forget(self, run: str, *, keep: bool = False) -> None:
         """Wait no longer. Remove the request and its answer, unless others wait, or the run has to `keep` it."""
@@ -312,8 +307,7 @@ def _answer_or_ask(files: StopFiles, run: str) -> Answer | None:
 
 def _waiting(request: Mapping[str, Any] | None) -> int:
     """Return how many wait for the answer to a request."""
-    waits = (request or {}).get("waits", 0)
-    return int(waits) if isinstance(waits, int) else 0
+    return int((request or {}).get("waits", 0))
 
 
 def _metadata(filesystem: fs.FileSystem, root: str) -> str | None:
@@ -323,10 +317,9 @@ def _metadata(filesystem: fs.FileSystem, root: str) -> str | None:
     """
     text = read_text(filesystem, f"{root}/metadata")
     try:
-        found = json.loads(text)
-    except ValueError:
+        return str(json.loads(text)["id"])
+    except (KeyError, TypeError, ValueError):
         return None
-    return found.get("id") if isinstance(found, dict) and isinstance(found.get("id"), str) else None
 
 
 def _path(root: str, run: str, kind: str) -> str:
@@ -353,11 +346,10 @@ def _register(filesystem: fs.FileSystem, root: str, run: Run) -> None:
 def _files(filesystem: fs.FileSystem, root: str) -> list[fs.FileInfo]:
     selector = fs.FileSelector(f"{root}/{FOLDER}", allow_not_found=True)
     try:
-        found = filesystem.get_file_info(selector)
+        return list(filesystem.get_file_info(selector))
     except FileNotFoundError:
         # Arrow looks twice at a folder that is not there, and it was made in between.
-        found = filesystem.get_file_info(selector)
-    return [info for info in found if info.type == fs.FileType.File]
+        return list(filesystem.get_file_info(selector))
 
 
 def _is_left_behind(info: fs.FileInfo, living: Collection[str]) -> bool:
@@ -378,8 +370,9 @@ def _is_left_behind(info: fs.FileInfo, living: Collection[str]) -> bool:
 
 def _runs_of(filesystem: fs.FileSystem, files: Iterable[fs.FileInfo]) -> tuple[Run, ...]:
     """Return the runs that are registered in these files."""
-    found = (_run_or_none(_read(filesystem, info.path)) for info in files if info.path.endswith(_RUN))
-    return tuple(run for run in found if run is not None)
+    names = [each.name for each in fields(Run)]
+    found = (_read(filesystem, info.path) for info in files if info.path.endswith(_RUN))
+    return tuple(Run(**{name: content[name] for name in names}) for content in found if content is not None)
 
 
 def _read(filesystem: fs.FileSystem, path: str) -> dict[str, Any] | None:
@@ -403,22 +396,8 @@ def _write(filesystem: fs.FileSystem, path: str, content: dict[str, Any]) -> Non
 
 
 def _delete(filesystem: fs.FileSystem, path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         filesystem.delete_file(path)
-    except FileNotFoundError:
-        return
-
-
-def _run_or_none(content: dict[str, Any] | None) -> Run | None:
-    if content is None:
-        return None
-    try:
-        return Run(
-            name=str(content["name"]), group=str(content["group"]), host=str(content["host"]), pid=int(content["pid"]),
-            application=str(content["application"]), started_ms=int(content["started_ms"]),
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def _runs(pid: int) -> bool:

@@ -138,10 +138,10 @@ def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaErro
         name = "sasl.mechanisms" if "sasl.mechanisms" in options.client_settings else "sasl.mechanism"
         value = options.client_settings.get(name, "GSSAPI")
         reason += " (with a password set PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; others are OAUTHBEARER and GSSAPI)"
-    unknown = isinstance(cause, KafkaError) and "No such configuration property" in reason
+    unknown = "No such configuration property" in reason
     shown = shown_unknown(name, value) if unknown else shown_value(name, value)
     # librdkafka repeats the value in some messages; for an unknown setting it returns only the name.
-    reason = reason.replace(value, shown) if value and not unknown and shown != value else reason
+    reason = reason.replace(value, shown) if value and not unknown else reason
     reason += _file_trouble(name, value)
     return OptionError(errors.CLIENT_REFUSED_OPTION, option=options.option_name(name), value=shown, reason=reason)
 

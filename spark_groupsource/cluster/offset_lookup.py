@@ -164,9 +164,8 @@ def _check_given(
     For read_committed a log ends at an open transaction. Offsets that `may_wait` may be after that: a group that reads
     uncommitted records may be ahead, and a query that starts there waits for the transaction's end.
     """
-    ends = cluster.log_offsets(dict.fromkeys(given, Edge.LATEST))
-    ahead = [p for p, end in ends.items() if p in may_wait and end is not None and given[p] > end.offset]
-    ends |= cluster.log_offsets(dict.fromkeys(ahead, Edge.LATEST), uncommitted=True)
+    ends = cluster.log_offsets(dict.fromkeys(given.keys() - may_wait, Edge.LATEST))
+    ends |= cluster.log_offsets(dict.fromkeys(given.keys() & may_wait, Edge.LATEST), uncommitted=True)
     for partition, end in sorted(ends.items()):
         if end is not None and given[partition] > end.offset:
             allowed = f"for {partition} an offset up to {end.offset}, where its log ends, not {given[partition]}"

@@ -173,12 +173,10 @@ class LostRecords:
 
     def _replacement(self, topic: str) -> str:
         """Return how the planned topic was deleted or recreated; empty if it still exists."""
-        if topic not in self._replaced:
-            reason = self._requested_replacement(topic)
-            if not reason:
-                return ""
+        reason = self._replaced.get(topic) or self._requested_replacement(topic)
+        if reason:
             self._replaced[topic] = reason
-        return self._replaced[topic]
+        return reason
 
     def _requested_replacement(self, topic: str) -> str:
         """Return why the topic is not the planned one any more; empty if it is the same topic.

@@ -196,7 +196,6 @@ class ConsumerPool:
         with self._lock:
             old = [entry for entry in self._idle if now_s - entry.since_s >= IDLE_TIMEOUT_S]
             tired = [entry for entry in self._idle if now_s - entry.since_s >= REST_AFTER_S and entry not in old]
-            tired = [entry for entry in tired if entry.consumer.assigned]
             # A task waits meanwhile: resting lasts milliseconds.
             broken = [entry for entry in tired if _fails(entry.consumer.rest)]
             self._remove([*old, *broken])
@@ -213,7 +212,7 @@ class ConsumerPool:
         while self._pause is not None:
             wait_s = self.tidy()
             with self._lock:
-                if wait_s is None and not self._idle:
+                if not self._idle:
                     self._housekeeper = None
                     return
             self._pause(max(0.1, wait_s or 0.0))

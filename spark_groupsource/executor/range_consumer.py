@@ -149,8 +149,7 @@ class RangeConsumer:
            records would be skipped, and nobody would report them.
         """
         # R60: before the ranges are read
-        newer = frozenset(partition.topic for partition in self._newer_epochs(ranges))
-        return not newer or self.requests.request_moved_leaders(newer)
+        return self.requests.request_moved_leaders(frozenset(tp.topic for tp in self._newer_epochs(ranges)))
 
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
         """Return whether one of these ranges' partitions is fetched or parked, at any offset."""

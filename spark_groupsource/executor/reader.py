@@ -87,12 +87,9 @@ def read_ranges(
     small = SmallBatches()
     proof = TopicProof(consumer, ranges, topic_ids)
     reading = _Reading(consumer, ranges, clock, stall_timeout_s, proof=proof, lost=lost)
-    try:
-        while reading.goes_on:
-            for rows, size in reading.step():
-                yield from small.add(rows, size)
-    finally:
-        proof.close()
+    while reading.goes_on:
+        for rows, size in reading.step():
+            yield from small.add(rows, size)
     yield from small.flush()
 
 

@@ -64,7 +64,7 @@ ADMINS = AdminClients()
 
 
 class TopicIdRequest:
-    """A request for the current ids of topics. Read the answer, or close it.
+    """A request for the current ids of topics.
 
     The constructor sends it: records that were received before are older than the answer.
     """
@@ -83,7 +83,7 @@ class TopicIdRequest:
         """Return the topics' ids, with None for a topic that does not exist. Return None while there is no answer.
 
         Waits up to `wait_s`. Raises `RequestFailed` if the brokers did not answer in time, and `TopicDenied`. The
-        request is closed after an error or an answer. The admin client reports its errors only to a poll.
+        admin client reports its errors only to a poll.
         """
         deadline_s = time.monotonic() + wait_s
         while self._futures:
@@ -96,7 +96,6 @@ class TopicIdRequest:
             except KafkaException as error:
                 cause = kafka_error(error)
                 if cause.code() not in NO_TOPIC:
-                    self.close()
                     self._admins.discard(self._options)
                     denied = cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
                     raise (TopicDenied if denied else RequestFailed)(cause.str()) from None
@@ -105,7 +104,3 @@ class TopicIdRequest:
                 self._found[topic] = str(found.topic_id)
             del self._futures[topic]
         return self._found
-
-    def close(self) -> None:
-        """Drop the request; idempotent."""
-        self._futures = {}

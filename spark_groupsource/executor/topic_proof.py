@@ -77,7 +77,7 @@ class TopicProof:
     @property
     def due(self) -> bool:
         """Return whether enough rows are held for a request before the task's end."""
-        return self.needs_proof and self._request is None and self._bytes >= _CHECK_BYTES
+        return self.needs_proof and self._bytes >= _CHECK_BYTES
 
     @property
     def full(self) -> bool:
@@ -153,11 +153,5 @@ class TopicProof:
         self._ids.pop(topic, None)
         return lost
 
-    def close(self) -> None:
-        """Drop the request that is under way, if any."""
-        self._forget()
-
     def _forget(self) -> None:
-        request, self._request, self._covered = self._request, None, 0
-        if request is not None:
-            request.close()
+        self._request, self._covered = None, 0

@@ -34,7 +34,6 @@ from spark_groupsource.model import offsets
 from spark_groupsource.model.offsets import NO_TOPIC_ID, Reset, SourceOffset, TopicPartition, newer, same_topic
 
 METADATA_VERSION = 3
-MAX_METADATA_BYTES = 4096
 _WHAT = "commit metadata"
 # Version 1: 6 hexadecimal characters, 24 bits, of at most 400 topics.
 _HEX_CHARS = 6
@@ -42,7 +41,7 @@ _HEX_ROOM = 400 * _HEX_CHARS
 # Possible lengths of a digest, in characters of 6 bits, the best first. 36 bits are the minimum: then two of 540 topics
 # share a digest in one of 500,000 groups.
 _DIGEST_CHARS = (12, 10, 8, 6)
-# Part of MAX_METADATA_BYTES for digests: 270 topics at 12 characters, 540 at 6.
+# Part of the 4,096 bytes for digests: 270 topics at 12 characters, 540 at 6.
 _DIGEST_ROOM = 3_240
 MAX_KNOWN_TOPICS = _DIGEST_ROOM // _DIGEST_CHARS[-1]
 # Half of the largest batch that the coordinator's log accepts by default (message.max.bytes); each item also carries
@@ -246,8 +245,6 @@ class CommitMetadata:
             value["e"] = self.leader_epoch
         if known is not None:
             value["k"] = known.to_json()
-        if self.instead_of is not None:
-            value["o"] = self.instead_of
         if self.reset is not None:
             value["z"] = self.reset.to_json()
         if self.has_state:
@@ -255,13 +252,11 @@ class CommitMetadata:
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def parse_metadata(text: str | None) -> CommitMetadata | None:
+def parse_metadata(text: str) -> CommitMetadata | None:
     """Parse the metadata text of a committed offset. Return None if this package did not write it.
 
     Raises `OffsetFormatError` for a newer format version.
     """
-    if not text or len(text) > MAX_METADATA_BYTES or not text.startswith("{"):
-        return None
     try:
         value = json.loads(text, object_pairs_hook=offsets.without_duplicates)
     except (ValueError, RecursionError):

@@ -278,8 +278,8 @@ def check_version(what: str, value: object, newest: int) -> None:
         raise malformed(what, f"unknown version {version}")
 
 
-def _number(what: str, key: object) -> int:
-    if not isinstance(key, str) or not re.fullmatch(r"0|[1-9][0-9]{0,9}", key):
+def _number(what: str, key: str) -> int:
+    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", key):
         raise malformed(what, f"{excerpt(key)} is not a partition number")
     return checked_int(what, int(key), PARTITION_MAX)
 

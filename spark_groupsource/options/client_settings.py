@@ -363,11 +363,10 @@ def _refuse(name: str, value: str, prefix: str) -> None:
     if name in SHOWN_SECRETS:
         refusal = (_SHOWN_BY_SPARK, _UNLESS.format(other=SHOWN_SECRETS[name], name=name))
     if refusal is None:
-        matches = (why for pattern, *why in _REFUSED_PATTERNS if pattern.fullmatch(name))
-        found = next(matches, None)
-        if found is None:
+        whys = ((why, instead) for pattern, why, instead in _REFUSED_PATTERNS if pattern.fullmatch(name))
+        refusal = next(whys, None)
+        if refusal is None:
             return
-        refusal = (found[0], found[1])
     reason, replacement = refusal
     raise OptionError(
         errors.OPTION_REFUSED,

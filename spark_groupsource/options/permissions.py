@@ -109,7 +109,7 @@ class Permissions:
 
     def check_brokers(self, servers: str) -> None:
         """Raise `NotPermitted` unless all of these brokers may be contacted (`host:port`, or host)."""
-        if self.everything or self.only_brokers is None:
+        if self.only_brokers is None:
             return
         for server in filter(None, (each.strip().rpartition("://")[2].lower() for each in servers.split(","))):
             if not any(_is_broker(server, allowed) for allowed in self.only_brokers):

@@ -61,10 +61,7 @@ class _Held:
 
     def pop(self, most: int) -> list[Message]:
         """Remove and return the first messages."""
-        if len(self.messages) <= most:
-            taken, self.messages = list(self.messages), deque()
-            return taken
-        return [self.messages.popleft() for _ in range(most)]
+        return [self.messages.popleft() for _ in range(min(most, len(self.messages)))]
 
 
 class PythonClient:

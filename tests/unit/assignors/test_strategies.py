@@ -434,7 +434,9 @@ def test_redundant_remembers_and_reports_what_it_stands_by_for() -> None:
     raw = strategy.metadata((), MemberSettings())
     assert raw == b'{"redundancy":2,"standby":{"orders":[1,2]}}'
     assert digits(metadata.partitions_in(raw, "standby")) == "orders-12"
-    assert metadata.partitions_in(b'{"standby":{"orders":[1,-2],"payments":[3]}}', "standby") == owned(payments="3")
+    assert metadata.partitions_in(b'{"standby":{"orders":[1,-2],"payments":[3],"refunds":4}}', "standby") == owned(
+        payments="3"
+    )
 
 
 # --- single-active ---

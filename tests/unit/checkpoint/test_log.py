@@ -196,11 +196,12 @@ def test_a_plan_that_is_not_logged_yet_reads_no_entry_twice(
 def test_a_half_written_entry_is_read_again(
     checkpoint: Checkpoint, counted: Counted, counted_log: CheckpointLog
 ) -> None:
-    checkpoint.log(0, "", complete=False)
-    assert not counted_log.is_complete(offset(5))
+    for half in ("", v1(text(5))[:-9]):
+        checkpoint.log(0, half, complete=False)
+        assert not counted_log.is_complete(offset(5))
     checkpoint.log(0, v1(text(5)), complete=True)
     assert counted_log.is_complete(offset(5))
-    assert counted.taken()["read"] == 2
+    assert counted.taken()["read"] == 3
 
 
 def test_an_offset_that_stays_the_same_for_long_is_complete_with_any_batch(
@@ -307,7 +308,7 @@ def test_the_checkpoint_of_another_query_is_reported_once_with_both_sides_facts(
 ) -> None:
     """Guards against: 1. a source is given the checkpointLocation of another query, 2. none of its batches is ever
     complete there, 3. every stop repeats the last batch, without a word."""
-    checkpoint.log(41, v1(other(500)), complete=True)
+    checkpoint.log(41, v1("7", other(500)), complete=True)
     checkpoint.log(42, v1(other(600)), complete=False)
     (text_,) = compared(checkpoint, caplog, offset(5), offset(6), offset(7))
     assert f"Spark starts from lineage={LINEAGE} ends=[orders-0:5];" in text_
@@ -362,6 +363,7 @@ def test_a_log_that_lags_is_the_querys_own_and_one_that_never_moves_is_a_copy(
     now_s = [0.0]
     monkeypatch.setattr("spark_groupsource.checkpoint.log.time.monotonic", lambda: now_s[0])
     log = CheckpointLog(str(checkpoint.root))
+    log.compare_start(offset(3))
     for number in range(20):
         checkpoint.log(number, v1(text(10 * number + 5)), complete=True)
         for start in (7, 9):
@@ -470,6 +472,7 @@ def test_a_location_that_no_library_reads_is_reported_at_once_and_once(
     with caplog.at_level(logging.WARNING):
         log = CheckpointLog(location)
         assert not log.is_complete(offset(5))
+        log.compare_start(offset(5))
     assert len(caplog.records) == 1
     assert f"checkpointLocation={location}" in caplog.text
     assert "allowed=a path; file:/...; dbfs:/...; s3://, s3a://" in caplog.text

@@ -24,7 +24,7 @@ from tests.unit.fakes import wait_until
 @pytest.fixture
 def location(tmp_path: Path) -> Path:
     """Return a checkpoint location in which Spark has begun."""
-    (tmp_path / "metadata").write_text("{}")
+    (tmp_path / "metadata").write_text('{"id": "mine"}')
     return tmp_path
 
 
@@ -48,10 +48,12 @@ def test_a_run_is_asked_and_answers(location: Path) -> None:
     files, one = registered(location)
     assert files.runs() == (one,)
     assert not files.is_requested(one.name)
+    assert not files.register_again(one)
     asked = ask_to_stop(StopFiles(str(location)), {})
     assert asked == {one.name: None}
     assert files.is_requested(one.name)
     files.answer(one.name, Answer.COMPLETE)
+    assert not files.lacks_answer(one.name)
     files.unregister(one.name)
     assert names(location) == [".stop"], "the one who asked has not read it"
     asked = ask_to_stop(StopFiles(str(location)), asked)
@@ -374,10 +376,11 @@ def test_a_checkpoint_that_is_deleted_is_not_written_again(location: Path) -> No
 
 def test_the_checkpoint_of_another_query_is_refused(location: Path) -> None:
     files = StopFiles(str(location))
-    files.check_query("mine")  # metadata without an id
-    (location / "metadata").write_text('{"id": "mine"}')
     files.check_query("mine")
     files.register(one := run())
     with pytest.raises(ValueError, match="belongs to another query: its id is mine, and that of this one other"):
         ask_to_stop(files, {}, "other")
     assert not files.is_requested(one.name)
+    for unknown in ("{}", "[1]"):
+        (location / "metadata").write_text(unknown)
+        files.check_query("other")

@@ -374,6 +374,8 @@ class Answers:
         (['{"gk":1}\x7fgarbage}'], '{"gk":1}'),
         ([None, None, '{"gk":1}'], '{"gk":1}'),
         (["of another program"], "of another program"),
+        (["12 of another program"], "12 of another program"),
+        (['{"gk":' + "[" * 4000], '{"gk":' + "[" * 4000),
         (["{no JSON"], "{no JSON"),
         ([None] * 10, ""),
     ],

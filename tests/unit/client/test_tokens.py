@@ -251,6 +251,20 @@ def test_expired_tokens_are_not_remembered_for_ever(provider: Provider) -> None:
     consumer.close()
 
 
+def test_a_token_that_is_issued_again_and_again_stays_masked() -> None:
+    calls: list[object] = []
+
+    def provider(config: object) -> tuple[str, float]:
+        calls.append(config)
+        return f"{CANARY}-same", time.time() + 0.2
+
+    kept = keeper(provider)
+    consumer = new_consumer(SETTINGS | {"group.id": "g", SETTING: kept})
+    wait_for(lambda: len(calls) >= 8)
+    assert masked(f"it is {kept.latest().value}") == f"it is {MASK}"
+    consumer.close()
+
+
 # --- clients of confluent-kafka
 
 

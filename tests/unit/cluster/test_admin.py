@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Uuid
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, Uuid
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S
@@ -204,6 +204,31 @@ def test_a_dead_leader_is_not_taken_for_an_empty_log() -> None:
     cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: clients.pop(0))
     assert cluster.log_offsets(WANTED) == FOUND
     assert (stuck.asked, fresh.asked) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "uncommitted", "expected"),
+    [
+        ("read_committed", False, IsolationLevel.READ_COMMITTED),
+        ("read_committed", True, IsolationLevel.READ_UNCOMMITTED),
+        ("read_uncommitted", False, IsolationLevel.READ_UNCOMMITTED),
+    ],
+)
+def test_each_kind_of_offset_is_asked_for_with_the_isolation_level(
+    isolation: str, uncommitted: bool, expected: IsolationLevel
+) -> None:
+    admin, clock, sent = FakeAdmin(), ManualClock(), []
+    answer = admin.list_offsets
+
+    def list_offsets(request: dict[ClientPartition, Any], *, isolation_level: IsolationLevel, **more: Any) -> Any:
+        sent.append((isolation_level, [spec._value for spec in request.values()]))
+        return answer(request, **more)
+
+    admin.list_offsets = list_offsets  # type: ignore[method-assign]
+    options = make_options(kafka__isolation__level=isolation)
+    cluster: Any = LibrdkafkaCluster(options, clock, clock.advance, make_client=lambda *_: admin)  # type: ignore[arg-type,return-value]
+    cluster.log_offsets({tp(0): Edge.EARLIEST, tp(1): Edge.LATEST, tp(2): 1_700}, uncommitted=uncommitted)
+    assert sent == [(expected, [-2, -1, 1_700])]
 
 
 def test_a_request_is_repeated_as_often_as_it_may() -> None:

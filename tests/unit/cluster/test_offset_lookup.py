@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_groupsource.cluster.offset_lookup import check_assigned, check_named, look_up
+from spark_groupsource.cluster.offset_lookup import check_assigned, check_named, look_up, partitions_of
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import OptionError
 from spark_groupsource.model.offsets import TopicPartition
@@ -127,6 +127,12 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
     check_named(topics, [P0, tp(0, "refunds")])
     with pytest.raises(OptionError, match=rf"'{re.escape(typed)}'.*; refunds is none of them"):
         check_named(topics, [P0, P1])
+
+
+def test_of_option_assign_no_other_partition_is_read() -> None:
+    described = {"orders": TopicInfo("id", 2)}
+    assert partitions_of(Subscription(partitions=(P1,)), described) == [P1]
+    assert partitions_of(Subscription(topics=("orders",)), described) == [P0, P1]
 
 
 def test_a_partition_that_its_topic_does_not_have() -> None:

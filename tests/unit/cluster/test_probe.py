@@ -101,6 +101,22 @@ def test_the_end_of_a_partition_is_an_answer() -> None:
     assert not bed.consumers[0].ended.is_set()
 
 
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("Partition log truncation detected at offset 9: broker end offset is 6 (offset leader epoch 2)", 6),
+        ("Partition log truncation detected at offset 9: broker end offset is 12 (offset leader epoch 2)", 9),
+        ("Partition log truncated", 0),
+        ("Broker: Offset out of range", None),
+    ],
+)
+def test_where_a_log_was_truncated(text: str, at: int | None) -> None:
+    bed, event = Bed(FakeConsumer("orders")), message(P0, 9)
+    event.error = lambda: KafkaError(KafkaError._AUTO_OFFSET_RESET, text)
+    bed.consumers[0].ready = [event]
+    assert bed.probe.diverged({P0: (9, 2)}, WAIT_S) == {P0: at}
+
+
 def test_offsets_without_records_make_no_record_small() -> None:
     """Compaction or an aborted transaction has left a million offsets before the next record."""
     bed = Bed(FakeConsumer("orders"))

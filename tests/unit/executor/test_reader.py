@@ -821,6 +821,18 @@ def test_thousands_of_impossible_timestamps() -> None:
     assert [item.offset for item in items if isinstance(item, ImpossibleTimestamp)] == list(range(1, 1_999))
 
 
+def test_in_pure_python_no_record_that_is_held_counts_as_passed() -> None:
+    """Guards against: 1. a task takes a part of the records that came, 2. the client's position is after all of them,
+    3. the others would be passed like transaction markers: they are lost."""
+    fake = FakeClient(ManualClock(), records(0, 10, 11))
+    fake.passed[P0] = 12
+    client = PythonClient(make_options(), {}, lambda _: fake)  # type: ignore[arg-type,return-value]
+    client.assign({P0: 10})
+    for passed in (-1, 12):
+        assert len(client.receive(P0, 1, 2**20, 0.1)) == 1
+        assert client.passed(P0) == passed
+
+
 def test_no_message_makes_an_empty_batch() -> None:
     assert record_batch(P0, [], include_headers=True).num_rows == 0
 

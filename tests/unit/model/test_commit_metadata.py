@@ -11,7 +11,6 @@ import pytest
 
 from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.model.commit_metadata import (
-    MAX_METADATA_BYTES,
     Anchor,
     CommitItem,
     CommitMetadata,
@@ -90,13 +89,14 @@ def test_every_golden_file_has_a_value() -> None:
 def test_golden_file(name: str) -> None:
     text = (GOLDEN / name).read_text().strip()
     assert parse_metadata(text) == STORED[name]
-    assert STORED[name].to_text() == text
+    # Only read: of version 0.2.
+    if STORED[name].instead_of is None:
+        assert STORED[name].to_text() == text
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        None,
         "",
         "consumer-1-abc",
         "{",
@@ -104,11 +104,11 @@ def test_golden_file(name: str) -> None:
         "{}",
         '{"v":1}',
         '"gk"',
-        "{" + " " * MAX_METADATA_BYTES + "}",
+        '{"gk":0}',
         '{"gk":' + "[" * 4000,
     ],
 )
-def test_the_text_of_another_writer_is_no_error(text: str | None) -> None:
+def test_the_text_of_another_writer_is_no_error(text: str) -> None:
     assert parse_metadata(text) is None
 
 
@@ -124,6 +124,7 @@ def test_the_text_of_another_writer_is_no_error(text: str | None) -> None:
         changed(z=[1, ""]),
         changed(l=""),
         changed(t=5),
+        changed(r=5),
         changed(r=[1]),
         changed(r=[1, 2, 3]),
         changed(r="12"),
@@ -191,7 +192,7 @@ def test_digests_are_as_long_as_fits_into_the_brokers_default(count: int, width:
     assert (known.width, len(known.digests)) == (width, width * count)
     text = CommitMetadata("l" * 255, "t" * 255, OFFSET_MAX, OFFSET_MAX, Pin(0, PARTITION_MAX, known), 2**31 - 1)
     # With the zero byte that the client commits, too.
-    assert len(text.to_text().encode()) + 1 <= MAX_METADATA_BYTES
+    assert len(text.to_text().encode()) + 1 <= 4096
     assert parse_metadata(text.to_text()) == text
     assert all(known.has(topic, ID) for topic in topics)
     assert not any(known.has(topic, "made again") for topic in topics)

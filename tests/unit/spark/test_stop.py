@@ -126,11 +126,14 @@ def test_a_batch_beyond_the_timeout_is_cancelled(location: str) -> None:
     assert (end, query.stops) == (QueryEnd.CANCELLED, 1)
 
 
-def test_a_member_that_left_without_its_batch_cancels_it(location: str) -> None:
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_a_member_that_left_without_its_batch_cancels_it(ends_first: bool, location: str) -> None:
     """drainTimeoutMs has passed in the reader."""
     query, member = FakeQuery(), Leaving()
     member.left_clean = False
-    member.ended.set()
+    if ends_first:
+        soon(lambda: query.fail(str(member_left("shop", clean=False, cause=StopCause.SIGTERM))))
+    soon(member.ended.set, 0.6)
     with reader(location, member):
         assert drain(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
 
