@@ -21,6 +21,7 @@ from spark_groupsource.timeline.model import (
     Period,
     PeriodKind,
     Timeline,
+    clock_time,
 )
 
 # A time from here on, in seconds since 1970, has no date (year 10000). JSON also has NaN and Infinity.
@@ -198,7 +199,7 @@ class _Member:
             yield Period(PeriodKind.OWNED, self._name, self._name, start, last, f"{self._name} runs")
             if not told:
                 following = self._lives[number + 1][0] if number + 1 < len(self._lives) else end
-                text = f"{self._name}: no event since {_clock(last)}"
+                text = f"{self._name}: no event since {clock_time(last)}"
                 yield Period(PeriodKind.SILENT, self._name, self._name, last, following, text)
 
     # --- its life
@@ -357,7 +358,7 @@ def _periods(stays: Sequence[_Stay], end: float) -> Iterator[Period]:
         text = f"{stay.partition}: {stay.query}"
         yield Period(PeriodKind.OWNED, stay.partition, stay.query, stay.start, max(stay.start, last), text)
         if stay.end is None and following > last:
-            silent = f"{text}: no event since {_clock(last)}"
+            silent = f"{text}: no event since {clock_time(last)}"
             yield Period(PeriodKind.SILENT, stay.partition, stay.query, last, following, silent)
         if stay.drain_from is not None:
             drained = f"{text} drains{_drained(stay)}"
@@ -377,16 +378,10 @@ def _changes(stays: Sequence[_Stay]) -> Iterator[EventMark]:
             text += f", {max(0.0, after.start - left):.1f} s without an owner"
         kind = MarkKind.HANDOVER if before.is_clean else MarkKind.TAKEOVER
         if before.end is None:
-            text += f", {before.query} had written no event since {_clock(before.heard or before.start)}"
+            text += f", {before.query} had written no event since {clock_time(before.heard or before.start)}"
         yield EventMark(kind, lane, after.start, text + _drained(before))
 
 
 def _drained(stay: _Stay) -> str:
     words = [f"{name}={stay.details[name]}" for name in _NUMBERS if _is_count(stay.details.get(name))]
     return ", ".join(["", *([stay.how] if stay.how else []), *words])
-
-
-def _clock(at: float) -> str:
-    """Return a moment as time of day in UTC."""
-    seconds = at % 86_400
-    return f"{int(seconds // 3600):02d}:{int(seconds // 60 % 60):02d}:{seconds % 60:06.3f}"

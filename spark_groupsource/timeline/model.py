@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from enum import Enum
 
 from spark_groupsource.model.offsets import TopicPartition
@@ -113,6 +114,16 @@ class Timeline:
     def elements(self) -> int:
         """Return the number of things to draw."""
         return len(self.periods) + len(self.blocks) + len(self.marks) + len(self.lag)
+
+
+def axis_time(at: float) -> str:
+    """Return a moment in UTC as plotly reads it, to the millisecond."""
+    return datetime.fromtimestamp(round(at, 3), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def clock_time(at: float) -> str:
+    """Return the time of day of a moment in UTC."""
+    return axis_time(at)[11:]
 
 
 def thinned(timeline: Timeline, most: int = MAX_ELEMENTS) -> Timeline:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from itertools import accumulate
 from typing import Any
 
@@ -24,6 +23,8 @@ from spark_groupsource.timeline.model import (
     Period,
     PeriodKind,
     Timeline,
+    axis_time,
+    clock_time,
     thinned,
 )
 
@@ -257,7 +258,7 @@ def _lane_name(lane: Lane) -> str:
 
 def hover_text(text: str, *moments: float) -> str:
     """Return what is shown at a mark or bar: a text without what looks like a secret, and its moment or moments."""
-    times = " to ".join(axis_time(at)[11:] for at in moments)
+    times = " to ".join(clock_time(at) for at in moments)
     took = f", {moments[1] - moments[0]:,.2f} s" if len(moments) > 1 else ""
     # The metrics never contain a secret on purpose: this is a second guard for texts of errors.
     return f"{escaped(masked_foreign(text))}<br>{times} UTC{took}"
@@ -266,11 +267,6 @@ def hover_text(text: str, *moments: float) -> str:
 def escaped(text: str) -> str:
     """Escape a name or text for plotly, which reads a part of HTML in its labels."""
     return html.escape(text, quote=False)
-
-
-def axis_time(at: float) -> str:
-    """Return a moment in UTC as plotly reads it, to the millisecond."""
-    return datetime.fromtimestamp(round(at, 3), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _ms(seconds: float) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spark_groupsource.timeline.model import Timeline
-from spark_groupsource.timeline.page import SERIOUS, Rows, axis_time, escaped, figure_of, hover_text, html_of
+from spark_groupsource.timeline.model import Timeline, axis_time
+from spark_groupsource.timeline.page import SERIOUS, Rows, escaped, figure_of, hover_text, html_of
 from tests.faults.history import Fault
 
 _CLEAN = "#455a64"

@@ -66,6 +66,12 @@ def test_a_killed_query_is_silent_until_its_partition_is_taken_over() -> None:
     assert found.blocks == (Block("a", "a", 2.5, 3, 5),)
 
 
+def test_a_minute_ends_with_its_59th_second() -> None:
+    found = timeline_of(files(line(0, "started", "a"), line(59.9996, "assigned", "a", P0), line(70, "started", "b")))
+    (silent,) = [one for one in found.periods if one.kind is PeriodKind.SILENT and one.lane == "a"]
+    assert silent.text == "a: no event since 00:01:00.000"
+
+
 def test_a_loss_of_a_partition_that_was_never_assigned_has_a_lane() -> None:
     """Of a topic that was deleted while the query was stopped."""
     lost = line(2, "data_lost", "a", P1, ranges=[["orders", 1, 10, 20]])
