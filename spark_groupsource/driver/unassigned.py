@@ -76,7 +76,8 @@ class UnassignedPartitions:
             return view.settled
         if self._pace.due():
             elsewhere = frozenset(wanted()).difference(owned.partition for owned in view.partitions)
-            may_end = self._others_have(elsewhere, view) if elsewhere else view.settled
+            # Nothing is left if the topics were deleted.
+            may_end = not elsewhere or self._others_have(elsewhere, view)
             self._may_end_in = view.assignment if may_end else None
         return self._may_end_in == view.assignment
 
