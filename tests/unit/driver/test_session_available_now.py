@@ -200,6 +200,25 @@ def test_available_now_does_not_wait_for_another_source_of_its_query(owned: tupl
     assert bed.paused < 8.0
 
 
+def test_a_source_ends_when_another_one_of_its_query_has_confirmed_the_only_partition() -> None:
+    """Under KIP-848 a member without partitions does not learn that it has joined."""
+    bed = Bed(startingOffsets="earliest")
+    bed.has_sibling = True
+    bed.group.kip848_member_id = "m"
+    bed.member.start()
+    bed.ends(p0=5)
+    bed.cluster.group_members = {"m": frozenset(), "other": frozenset()}
+
+    def confirms() -> None:
+        if bed.paused > 7:
+            bed.cluster.group_members = {"m": frozenset(), "other": frozenset({P0, P1})}
+
+    bed.member.during_view = confirms
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    assert bed.paused < 10.0
+
+
 def test_a_stop_ends_the_wait_for_partitions() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P1)
