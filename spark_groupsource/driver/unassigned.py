@@ -60,7 +60,7 @@ class UnassignedPartitions:
         # False if the group has no members (option assign), or the coordinator does not describe it.
         self._asks = not options.subscription.partitions
         # Whether another source of this query may have the partitions. It gives none up before this one has planned.
-        self._has_sibling = False
+        self.has_sibling = False
         # Those of the last answer, and why the last request had none.
         self._last: frozenset[TopicPartition] | None = None
         self.error: KafkaUnavailableError | None = None
@@ -74,7 +74,7 @@ class UnassignedPartitions:
     @property
     def waits(self) -> bool:
         """Whether there may be something to wait for."""
-        return self._asks and not self._has_sibling
+        return self._asks and not self.has_sibling
 
     def run_may_end(self, view: GroupView, wanted: Wanted) -> bool:
         """Return whether other members have all that is wanted and not owned. False also while that is not sure.
@@ -108,10 +108,10 @@ class UnassignedPartitions:
         joined = view.settled or own in members
         changed, self._last = unassigned != self._last, unassigned
         if changed and unassigned:
-            self._has_sibling = self._sibling()
+            self.has_sibling = self._sibling()
             if self.waits:
                 LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, self)
         self._answers.answered({self._group: (view.assignment, unassigned)})
         # R118: they may come
         others_have = joined and not unassigned and self._answers.counts(self._group)
-        return others_have or (self._has_sibling and view.settled)
+        return others_have or (self.has_sibling and view.settled)
