@@ -19,11 +19,20 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupState,
+    ConsumerGroupType,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
+    ConsumerGroupDescription,
     MemberAssignment,
     OffsetSpec,
     ResourceType,
@@ -446,7 +455,9 @@ class LibrdkafkaCluster:
 
         return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
 
-    def members(self, group: str, *, once: bool = False) -> dict[str, frozenset[TopicPartition]] | None:
+    def members(
+        self, group: str, *, once: bool = False, confirmed: bool = False
+    ) -> dict[str, frozenset[TopicPartition]] | None:
         """See `ClusterPort`."""
 
         def ask(timeout_s: float) -> dict[str, frozenset[TopicPartition]] | None:
@@ -458,6 +469,8 @@ class LibrdkafkaCluster:
                     raise
                 LOG.info("the group cannot be described: group=%s error=%s", group, error.cause.str())
                 return None
+            if confirmed and not _is_confirmed(found):
+                return {str(each.member_id): frozenset() for each in found.members}
             return {str(each.member_id): _given(each.assignment, each.target_assignment) for each in found.members}
 
         return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=0 if once else None)
@@ -679,6 +692,15 @@ class _TopicError(Exception):
 
 class _Absent(_TopicError):
     """The cluster reports that a topic or one of its partitions does not exist."""
+
+
+def _is_confirmed(group: ConsumerGroupDescription) -> bool:
+    """Return whether all members have confirmed their newest assignments, except static members under KIP-848.
+
+    The client knows no name for the state of a KIP-848 group in which one has not (librdkafka 2.16).
+    """
+    is_static = any(each.group_instance_id for each in group.members)
+    return (is_static and group.type is ConsumerGroupType.CONSUMER) or group.state is ConsumerGroupState.STABLE
 
 
 def _given(assignment: MemberAssignment, target: MemberAssignment | None) -> frozenset[TopicPartition]:

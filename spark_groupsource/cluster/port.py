@@ -83,12 +83,15 @@ class ClusterPort(Protocol):
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
 
-    def members(self, group: str, *, once: bool = False) -> Mapping[str, frozenset[TopicPartition]] | None:
+    def members(
+        self, group: str, *, once: bool = False, confirmed: bool = False
+    ) -> Mapping[str, frozenset[TopicPartition]] | None:
         """Return the members of a group of any protocol, by their ids, with the partitions that each is to keep.
 
         None if the coordinator does not describe the group. Partitions of deleted topics are left out: the coordinator
         names topics by the ids that they have now. `once`: raise `KafkaUnavailableError` if the first request has no
-        answer, instead of waiting for the coordinator.
+        answer, instead of waiting for the coordinator. `confirmed`: leave all partitions out while a member has not
+        confirmed its newest assignment. It may be dead. A static member keeps its partitions while it is stopped.
         """
 
     def group_session_s(self, group: str) -> float | None:

@@ -28,6 +28,8 @@ FIRST_ASSIGNMENT_S = 5.0
 SETTLE_S = 1.0
 # Seconds. AvailableNow must not end because nothing is assigned yet: the session of a killed member must expire first.
 AVAILABLE_NOW_MARGIN_S = 30.0
+# Seconds from the end of the wait of a query's second source to that of its first one's drain.
+_BEFORE_DRAIN_S = 2.0
 _SETTLE_PAUSE_S = 0.01
 _NO_PARTITIONS = (
     "the query ends without a partition: other members own them (a static member also while stopped): group=%s"
@@ -211,7 +213,7 @@ class Readiness:
                 may_plan = may_plan or (not waits_first and self._unassigned.run_may_end(view, wanted))
                 # A run must not end as if it had read all. The member's error is raised.
                 may_plan = may_plan and not self._member.status.assignment_refused
-                longest_s = self._handover_s if later is NextTrigger.NONE else longest_s
+                longest_s = self._handover_s(later)
             is_late = self._clock.monotonic_s() - began_s >= (SETTLE_S if may_plan else longest_s)
             if (may_plan and view.partitions) or (is_late and not waits_first):
                 self._first_assignment = None
@@ -224,22 +226,33 @@ class Readiness:
         Return whether they have changed, or the query is stopping. After `_handover_s` it raises `MembershipError`, or
         `KafkaUnavailableError` if the coordinator does not answer.
         """
-        ends = Deadline(self._clock, self._handover_s)
+        longest_s = self._handover_s(NextTrigger.NONE)
+        ends = Deadline(self._clock, longest_s)
         while not self._unassigned.run_may_end(view, wanted):
             self._member.check()
             # Each rebalance is a change of the assignment, also one that gives this member nothing.
             if self._member.stopping or self._member.view().partitions != view.partitions:
                 return True
             if ends.expired():
-                raise self._unassigned_error(view, f"{self._unassigned} to no member", self._handover_s)
+                raise self._unassigned_error(view, f"{self._unassigned} to no member", longest_s)
             self._pause(_SETTLE_PAUSE_S)
         return False
 
-    @property
-    def _handover_s(self) -> float:
-        """The longest time in seconds in which another member gives its partitions up, or its session expires."""
-        drain_s = self._options.drain_timeout_s if self._unassigned.waits else 0.0
-        return max(self._length.longest_s, drain_s) + AVAILABLE_NOW_MARGIN_S
+    def _handover_s(self, later: NextTrigger) -> float:
+        """Return the longest time in seconds in which another member gives its partitions up, or its session expires.
+
+        Guards against (two sources of a query):
+        1. The first source has planned. The second one joins, and waits for partitions of the first.
+        2. The first one's drain ends. It gives the partitions up without a commit.
+        3. The second one plans them, too: they are in the same batch twice.
+        """
+        drain_s = self._options.drain_timeout_s
+        session_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
+        # Without a checkpoint it is not known whether there is another source.
+        if self._unassigned.has_sibling and self._options.checkpoint_location is not None:
+            return min(session_s, drain_s - _BEFORE_DRAIN_S)
+        waits = self._unassigned.waits and later is NextTrigger.NONE
+        return max(session_s, drain_s + AVAILABLE_NOW_MARGIN_S) if waits else session_s
 
     def _at_end_of_wait(
         self, view: GroupView, later: NextTrigger, waited_s: float, *, may_plan: bool

@@ -32,10 +32,14 @@ class UnassignedPartitions:
     """Compare what the run is to read with what the group's members have.
 
     Guards against (rule R118):
-    1. Two queries with Trigger.AvailableNow and a limit of a batch start. The second one joins while the first reads.
-    2. A cooperative group assigns it nothing: the first has yet to give two partitions up, after its batch.
-    3. The second has nothing to read, and ends. The first gives the two up, reads its others, and ends, too.
-    4. Both runs succeed, and nobody has read the rest of these partitions.
+    1. Two queries with Trigger.AvailableNow and a limit start. The second joins while the first reads.
+    2. A cooperative group assigns it nothing: the first gives two partitions up after its batch.
+    3. The second ends. The first gives the two up, reads its others, and ends.
+    4. Both runs succeed, and nobody has read the two to their ends.
+
+    Guards against (rule R118, a member that was killed):
+    1. A KIP-848 member is killed, and has its partitions until its session expires. A run starts.
+    2. It gets none, and ends as if that member read them.
     """
 
     def __init__(
@@ -48,16 +52,15 @@ class UnassignedPartitions:
         sibling: Callable[[], bool],
     ) -> None:
         self._group = options.group_id
-        self._assigned_by_id = options.assigned_by_id
         self._cluster = cluster
         self._member = member
         self._pace = Pace(clock, _LOOK_S)
         self._answers: HeldFor[str] = HeldFor(clock, _HOLD_S)
         self._sibling = sibling
-        # False if there is nothing to wait for: the group has no members (option assign), the coordinator does not
-        # describe it, or another source of this query may have the partitions, and gives none up before this one has
-        # planned.
-        self.waits = not options.subscription.partitions
+        # False if the group has no members (option assign), or the coordinator does not describe it.
+        self._asks = not options.subscription.partitions
+        # Whether another source of this query may have the partitions. It gives none up before this one has planned.
+        self.has_sibling = False
         # Those of the last answer, and why the last request had none.
         self._last: frozenset[TopicPartition] | None = None
         self.error: KafkaUnavailableError | None = None
@@ -68,40 +71,47 @@ class UnassignedPartitions:
         """Return the partitions that no member had in the last answer, the first ones by name."""
         return named_partitions(tuple(sorted(self._last or ())))
 
+    @property
+    def waits(self) -> bool:
+        """Whether there may be something to wait for."""
+        return self._asks and not self.has_sibling
+
     def run_may_end(self, view: GroupView, wanted: Wanted) -> bool:
         """Return whether other members have all that is wanted and not owned. False also while that is not sure.
 
         Call it until it returns True, or `view` has changed. Without `waits` it is True for a member that has joined.
         """
-        if not self.waits:
+        if not self._asks:
             return view.settled
         if self._pace.due():
             elsewhere = frozenset(wanted()).difference(owned.partition for owned in view.partitions)
-            may_end = self._others_have(elsewhere, view) if elsewhere else view.settled
+            # Nothing is left if the topics were deleted.
+            may_end = not elsewhere or self._others_have(elsewhere, view)
             self._may_end_in = view.assignment if may_end else None
         return self._may_end_in == view.assignment
 
     def _others_have(self, partitions: frozenset[TopicPartition], view: GroupView) -> bool:
         own = self._member.member_id()
         try:
-            members = self._cluster.members(self._group, once=True)
+            # R118: a member that was killed confirms nothing, and has its partitions until its session expires
+            members = self._cluster.members(self._group, once=True, confirmed=True)
         except KafkaUnavailableError as error:
             self.error = error
             return False
         self.error = None
         if members is None:
-            self.waits = False
+            self._asks = False
             return view.settled
         # R118: its own assignment may be on its way; if that counted as another member's, both runs would end
         unassigned = partitions.difference(*(held for name, held in members.items() if name != own))
-        # Under KIP-848 a member without partitions does not learn that it has joined. A classic group that rebalances
-        # is described as it was before.
-        joined = view.settled or (self._assigned_by_id and own in members)
+        # Under KIP-848 a member without partitions does not learn that it has joined.
+        joined = view.settled or own in members
         changed, self._last = unassigned != self._last, unassigned
-        if changed and (unassigned or not joined):
-            self.waits = not self._sibling()
-            if self.waits and unassigned:
+        if changed and unassigned:
+            self.has_sibling = self._sibling()
+            if self.waits:
                 LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, self)
         self._answers.answered({self._group: (view.assignment, unassigned)})
         # R118: they may come
-        return joined and not unassigned and self._answers.counts(self._group)
+        others_have = joined and not unassigned and self._answers.counts(self._group)
+        return others_have or (self.has_sibling and view.settled)

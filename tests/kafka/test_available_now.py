@@ -11,6 +11,8 @@ import pytest
 
 from .batchloop import BatchLoop, Row
 from .harness import Independent, assert_once
+from .shared_broker import SharedBroker
+from .test_assignment_epochs import Connection, Member, join_alone, raw_id
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -70,3 +72,23 @@ def test_a_run_that_gets_no_partition_ends(
     finally:
         owner.stop()
     assert_once([owner], client.records(topic))
+
+
+@pytest.mark.rule("R118")
+@pytest.mark.parametrize("protocol", ["kip848"])
+def test_r118_a_run_waits_for_the_session_of_a_killed_member(
+    protocol: str, kafka: SharedBroker, client: Independent, options: dict[str, str], topic: str, group: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Until then the coordinator gives the run nothing: the group has one partition."""
+    client.create_topic(topic, 1)
+    client.produce(topic, (f"a{n}" for n in range(10)), 1)
+    client.set_group_session_timeout(group, 15_000)
+    connection = Connection(kafka.bootstrap_servers)
+    killed = Member(connection, group, topic, raw_id(client.topic_ids([topic])[topic]))
+    join_alone(killed, frozenset({0}))
+    run = BatchLoop("run", with_protocol(options, protocol), tmp_path / "run", available_now=True)
+    run.wait_ended(90)
+    connection.close()
+    assert run.failure == ""
+    assert_once([run], client.records(topic))

@@ -1029,3 +1029,35 @@ def test_r118_an_assignment_on_its_way_is_not_another_members(monkeypatch: pytes
     ended_at = max(app.runs[0].ended_at for app in (q1, q2))
     rows = [row[1:] for app in (q1, q2) for batch in app.batches if batch.at <= ended_at for row in batch.rows]
     assert len(rows) == len(set(rows)) == 12
+
+
+@pytest.mark.rule("R118")
+@pytest.mark.parametrize("protocol", ["cooperative", "eager", "kip848"])
+def test_r118_a_killed_member_has_its_partitions_until_its_session_expires(protocol: str) -> None:
+    """1. q1 is killed in its batch. 2. q2 starts. Under KIP-848 the coordinator gives it nothing before that."""
+    script = _script(protocol, queries=2, topics=(("orders", 1),), session_s=20.0)
+    q1, q2 = script.app("q1"), script.app("q2")
+    for app in (q1, q2):
+        app.trigger, script.rest_s[app.name] = Trigger.AVAILABLE_NOW, 1000.0
+    script.on(0.0001, script.writes(3))
+    script.when(lambda: q1.batch is not None, script.kills("q1"), script.starts("q2"), after_s=0.1)
+    script.run()
+    run = q2.runs[0]
+    assert run.how == "ended"
+    assert sum(len(batch.rows) for batch in q2.batches if batch.at <= run.ended_at) == 3
+
+
+@pytest.mark.parametrize("spark", ["4.0", "4.2"])
+@pytest.mark.parametrize("protocol", ["eager", "kip848"])
+def test_the_sources_of_a_query_do_not_read_a_partition_in_the_same_batch(protocol: str, spark: str) -> None:
+    """1. The first source has planned. 2. The second one waits for its partitions. 3. The drain of the first ends."""
+    script = _script(
+        protocol, queries=1, topics=(("orders", 4),), two_sources=True, drain_s=30.0, session_s=45.0, spark=spark
+    )
+    q1 = script.app("q1")
+    q1.trigger, script.rest_s["q1"] = Trigger.ONCE, 1000.0
+    script.on(0.0001, script.writes(3))
+    script.run()
+    ended_at = q1.runs[0].ended_at
+    rows = [row[1:] for source in q1.sources for batch in source.batches if batch.at <= ended_at for row in batch.rows]
+    assert len(rows) == len(set(rows))

@@ -549,7 +549,9 @@ class FakeCluster:
         held = self.groups.get(group, {})
         return {partition: held[partition] for partition in partitions if partition in held}
 
-    def members(self, group: str, *, once: bool = False) -> dict[str, frozenset[TopicPartition]] | None:
+    def members(
+        self, group: str, *, once: bool = False, confirmed: bool = False
+    ) -> dict[str, frozenset[TopicPartition]] | None:
         if once and self.unavailable_coordinator is not None:
             raise self.unavailable_coordinator
         return self.group_members

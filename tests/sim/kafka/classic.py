@@ -105,6 +105,10 @@ class ClassicCoordinator(Coordinator):
         """Return the members with their newest assignments, in every state (ClassicGroupMember.describe)."""
         return {name: member.assignment for name, member in self.members.items()}
 
+    def confirmed(self) -> bool:
+        """See `Coordinator`."""
+        return self.state is State.STABLE
+
     def _validate(self, member_id: str, instance_id: str | None) -> Error | None:
         """ClassicGroup.validateMember."""
         if instance_id is not None:

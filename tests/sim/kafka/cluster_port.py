@@ -31,6 +31,9 @@ class Coordinator(Protocol):
     def described(self) -> dict[str, frozenset[TopicPartition]] | None:
         """Return the partitions of each member, in a KIP-848 group; None if it does not describe groups."""
 
+    def confirmed(self) -> bool:
+        """Return whether all members have confirmed their newest assignments."""
+
 
 class SimCluster:
     """`cluster.port.ClusterPort` of one process. `abandoned()`: whether its member stops, which ends all waits."""
@@ -185,11 +188,16 @@ class SimCluster:
         """See `ClusterPort`."""
         return {}
 
-    def members(self, group: str, *, once: bool = False) -> dict[str, frozenset[TopicPartition]] | None:
+    def members(
+        self, group: str, *, once: bool = False, confirmed: bool = False
+    ) -> dict[str, frozenset[TopicPartition]] | None:
         """See `ClusterPort`."""
         self._ask("ConsumerGroupDescribe")
         self._wait_for(self._coordinator.reachable, "ConsumerGroupDescribe", "no coordinator answers", once=once)
-        return self._coordinator.described()
+        described = self._coordinator.described()
+        if confirmed and described is not None and not self._coordinator.confirmed():
+            return dict.fromkeys(described, frozenset())
+        return described
 
     def group_session_s(self, group: str) -> float | None:
         """See `ClusterPort`."""

@@ -330,9 +330,17 @@ class ConsumerCoordinator(Coordinator):
             return None
         ids = {topic_id for topic_id, _ in self.image.values()}
         return {
-            name: self.named(part for part in member.assigned if part[0] in ids)
+            name: self.named(part for part in member.assigned & self.target.get(name, set()) if part[0] in ids)
             for name, member in self.members.items()
         }
+
+    def confirmed(self) -> bool:
+        """ConsumerGroup.maybeUpdateGroupState: STABLE. Static members are not waited for."""
+        every = self.members.values()
+        if any(member.instance_id is not None for member in every):
+            return True
+        is_assigned = self.epoch == self.target_epoch
+        return is_assigned and all(each.state is State.STABLE and each.epoch == self.epoch for each in every)
 
     def load(self) -> None:
         """onLoaded."""

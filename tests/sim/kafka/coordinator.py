@@ -127,6 +127,10 @@ class Coordinator:
         """Return the members with their partitions, as ConsumerGroupDescribe has them. None if it does not answer."""
         return None
 
+    def confirmed(self) -> bool:
+        """Return whether all members have confirmed their newest assignments (cluster/admin.py, `_is_confirmed`)."""
+        raise NotImplementedError
+
     # --- being reached
 
     def reachable(self) -> bool:

@@ -9,7 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, Uuid
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupState,
+    ConsumerGroupType,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Uuid,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S
@@ -528,9 +536,15 @@ def test_brokers_without_topic_ids_are_warned_of_once(caplog: pytest.LogCaptureF
 
 @dataclass
 class GroupAdmin(FakeAdmin):
-    """Describes a group of two members, after the errors of the script. `target` is the target of both."""
+    """Describes a group of two members, after the errors of the script. `target` is the target of both.
+
+    The second member has the `instance_id`.
+    """
 
     target: list[ClientPartition] | None = None
+    state: ConsumerGroupState = ConsumerGroupState.STABLE
+    type: ConsumerGroupType = ConsumerGroupType.CONSUMER
+    instance_id: str | None = None
 
     def describe_consumer_groups(self, groups: list[str], *, request_timeout: float) -> dict[str, Future[Any]]:
         self.timeouts_s.append(request_timeout)
@@ -545,12 +559,13 @@ class GroupAdmin(FakeAdmin):
             members = [
                 SimpleNamespace(
                     member_id=name,
+                    group_instance_id=self.instance_id if name == "n" else None,
                     assignment=SimpleNamespace(topic_partitions=owned),
                     target_assignment=None if self.target is None else SimpleNamespace(topic_partitions=self.target),
                 )
                 for name, owned in parts.items()
             ]
-            future.set_result(SimpleNamespace(members=members))
+            future.set_result(SimpleNamespace(members=members, state=self.state, type=self.type))
         return dict.fromkeys(groups, future)
 
 
@@ -572,6 +587,25 @@ def test_what_the_coordinator_has_assigned_to_a_member(errors: list[int], member
 def test_partitions_that_a_member_is_to_give_up_are_not_its_own() -> None:
     admin = GroupAdmin(target=[ClientPartition("orders", 0), ClientPartition("orders", 3)])
     assert cluster_of(admin, ManualClock()).members("shop") == {"m": {tp(0)}, "n": set()}
+
+
+@pytest.mark.rule("R118")
+@pytest.mark.parametrize(
+    ("state", "kind", "instance_id", "given"),
+    [
+        (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER, None, {tp(1)}),
+        (ConsumerGroupState.UNKNOWN, ConsumerGroupType.CONSUMER, None, set()),
+        (ConsumerGroupState.UNKNOWN, ConsumerGroupType.CONSUMER, "static", {tp(1)}),
+        (ConsumerGroupState.PREPARING_REBALANCING, ConsumerGroupType.CLASSIC, "static", set()),
+    ],
+)
+def test_r118_partitions_count_when_all_members_have_confirmed_theirs(
+    state: ConsumerGroupState, kind: ConsumerGroupType, instance_id: str | None, given: set[TopicPartition]
+) -> None:
+    """A member that was killed does not confirm. A static one that has stopped does not, either."""
+    cluster = cluster_of(GroupAdmin(state=state, type=kind, instance_id=instance_id), ManualClock())
+    assert (cluster.members("shop", confirmed=True) or {})["n"] == given
+    assert (cluster.members("shop") or {})["n"] == {tp(1)}
 
 
 @pytest.mark.parametrize("group", [" shop", "\tshop", "\nshop"])

@@ -146,6 +146,20 @@ def test_rebalances_that_give_a_run_nothing_do_not_end_its_wait() -> None:
     assert bed.session.latest_offset(START) is START
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_run_ends_if_its_topic_is_deleted_while_it_waits_to_join(protocol: str) -> None:
+    """1. Another member drains. 2. The topic is deleted, so that the group has nothing to assign."""
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
+    bed.group.kip848_member_id = "m" if protocol == "consumer" else ""
+    bed.member.start()
+    bed.ends(p0=5, p1=0)
+    bed.cluster.group_members = {"m": frozenset(), "other": frozenset({P1})}
+    bed.session.prepare_available_now()
+    bed.member.during_view = lambda: bed.paused > 10 and bed.cluster.topics.clear()
+    assert bed.session.latest_offset(START) is START
+    assert bed.paused < 20.0
+
+
 def test_another_source_of_the_query_is_not_slowed_down() -> None:
     """1. A source has read all of its own. 2. The other one has more batches, so it is asked again and again."""
     bed = Bed(startingOffsets="earliest")
@@ -184,6 +198,25 @@ def test_available_now_does_not_wait_for_another_source_of_its_query(owned: tupl
     bed.session.prepare_available_now()
     assert bed.session.latest_offset(START) is START
     assert bed.paused < 8.0
+
+
+def test_a_source_ends_when_another_one_of_its_query_has_confirmed_the_only_partition() -> None:
+    """Under KIP-848 a member without partitions does not learn that it has joined."""
+    bed = Bed(startingOffsets="earliest")
+    bed.has_sibling = True
+    bed.group.kip848_member_id = "m"
+    bed.member.start()
+    bed.ends(p0=5)
+    bed.cluster.group_members = {"m": frozenset(), "other": frozenset()}
+
+    def confirms() -> None:
+        if bed.paused > 7:
+            bed.cluster.group_members = {"m": frozenset(), "other": frozenset({P0, P1})}
+
+    bed.member.during_view = confirms
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    assert bed.paused < 10.0
 
 
 def test_a_stop_ends_the_wait_for_partitions() -> None:
