@@ -149,8 +149,7 @@ def test_rebalances_that_give_a_run_nothing_do_not_end_its_wait() -> None:
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_run_ends_if_its_topic_is_deleted_while_it_waits_to_join(protocol: str) -> None:
     """1. Another member drains. 2. The topic is deleted, so that the group has nothing to assign."""
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.group.kip848_member_id = "m" if protocol == "consumer" else ""
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false", kafka__group__protocol=protocol)
     bed.member.start()
     bed.ends(p0=5, p1=0)
     bed.cluster.group_members = {"m": frozenset(), "other": frozenset({P1})}
@@ -202,9 +201,8 @@ def test_available_now_does_not_wait_for_another_source_of_its_query(owned: tupl
 
 def test_a_source_ends_when_another_one_of_its_query_has_confirmed_the_only_partition() -> None:
     """Under KIP-848 a member without partitions does not learn that it has joined."""
-    bed = Bed(startingOffsets="earliest")
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
     bed.has_sibling = True
-    bed.group.kip848_member_id = "m"
     bed.member.start()
     bed.ends(p0=5)
     bed.cluster.group_members = {"m": frozenset(), "other": frozenset()}
