@@ -446,3 +446,26 @@ def test_a_checkpoint_that_another_spark_continues_both_ways(
             held.kill()
     assert done == Counter(client.records(topic))
     assert client.lag(group, topic) == 0
+
+
+def test_state_moves_to_another_spark_and_back(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery,
+    start_process: StartProcess, version: str, tmp_path: Path,
+) -> None:  # fmt: skip
+    """Each version runs the batch again in which the other one was killed, and drops values that the other one read."""
+    client.create_topic(topic, 3)
+    written: Counter[str] = Counter()
+    for number, spark in enumerate((version, OWN, version)):
+        add(client, topic, f"{number}-")
+        add(client, topic, "0-")
+        query = start_query("query", options, spark=spark, distinct=True)
+        wait_for("lag 0", lambda: client.lag(group, topic) == 0, 120, query.log)
+        query.stop()
+        written += Counter(value for batch in query.batches() for *_, value in batch["rows"])
+        if number < 2:
+            add(client, topic, f"held{number}-")
+            gate = tmp_path / f"gate{number}"
+            held = start_process("query", options, spark=spark, gate=str(gate), distinct=True)
+            wait_for("a batch in flight", Path(f"{gate}.reached").exists, 120, held.log)
+            held.kill()
+    assert written == Counter(f"{name}-{n}" for name in ("0", "1", "2", "held0", "held1") for n in range(300))
