@@ -24,7 +24,6 @@ What it handles, each with the sequence of events that it guards against:
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -132,8 +131,10 @@ def _asked(assignor: Assignor, cluster: ClusterInfo, members: Sequence[GroupMemb
 
 def _place(error: BaseException) -> str:
     """Return the file and line that raised, because the author of the strategy sees no traceback."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{last.filename.rpartition('/')[2]}:{last.lineno}"
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return "?" if frame is None else f"{frame.tb_frame.f_code.co_filename.rpartition('/')[2]}:{frame.tb_lineno}"
 
 
 def _plain(parts: Mapping[str, Iterable[TopicPartition]]) -> Parts:
