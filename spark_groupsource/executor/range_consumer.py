@@ -312,12 +312,8 @@ class RangeConsumer:
 
     def cut_short(self, item: OffsetRange) -> None:
         """End a range after its kept rows, because the rest is lost. Its partition is no longer fetched."""
-        rows = self._partitions[item.partition]
-        if not rows.kept:
-            self.give_up(item)
-            return
         self._unassign([item.partition])
-        rows.cut(item.end)
+        self._partitions[item.partition].cut(item.end)
 
     def check_access(self, ranges: Iterable[OffsetRange]) -> bool:
         """Request the topics of ranges that deliver nothing. Ranges of an unknown topic are then out of range.

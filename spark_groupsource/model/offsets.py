@@ -152,11 +152,6 @@ class SourceOffset:
         ids = tuple(sorted(topic_ids.items()))
         return cls(lineage, ids, tuple(sorted(ranges)), tuple(sorted(done.items())), reset)
 
-    @classmethod
-    def initial(cls, lineage: str) -> SourceOffset:
-        """Return the offset of a lineage without completed offsets."""
-        return cls(lineage)
-
     def ends(self) -> dict[TopicPartition, int]:
         """Return the completed offset of each partition once this batch is complete."""
         return dict(self.done) | {item.partition: item.end for item in self.ranges}

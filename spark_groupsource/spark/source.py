@@ -173,7 +173,7 @@ class GroupKafkaStreamReader(HandsOverRows, PlanningCalls, DataSourceStreamReade
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new lineage. Spark calls it more than once, and gets the same result."""
         if self._initial is None:
-            self._initial = SourceOffset.initial(new_lineage()).to_json()
+            self._initial = SourceOffset(new_lineage()).to_json()
         return self._initial
 
     @without_frames

@@ -24,7 +24,7 @@ class Query:
     def __init__(self, session: Session, kafka: EmbeddedKafka) -> None:
         self._session = session
         self._kafka = kafka
-        self._start = SourceOffset.initial(new_lineage())
+        self._start = SourceOffset(new_lineage())
 
     def look(self) -> bool:
         """Whether a batch was planned; it is complete then."""

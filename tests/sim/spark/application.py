@@ -276,7 +276,7 @@ class Application:
         """Begin a run of this source of a query."""
         self.process, self.run, self.fails_on_data_loss = leader.process, leader.run, leader.fails_on_data_loss
         self.begun, self.session = None, self._make()
-        return Source(self, self.session, SourceOffset.initial(self._lineage()))
+        return Source(self, self.session, SourceOffset(self._lineage()))
 
     def _check_answer(self) -> None:
         """Compare the member's answer to a stop, if it is that nothing is repeated, with what the group has."""

@@ -15,6 +15,7 @@ from spark_groupsource.cluster.probe import Probe
 from spark_groupsource.executor.clients.error_events import reading_client_settings
 from spark_groupsource.lag import measure
 from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.redaction import MASK, masked
 from tests.unit.fakes import ManualClock, make_options
 
 MIB = 1024 * 1024
@@ -97,3 +98,8 @@ def test_a_list_of_brokers_may_have_one_a_line() -> None:
     options = make_options(**{"kafka.bootstrap.servers": several, "executor.kafka.bootstrap.servers": several})
     for side in (options, options.for_reading()):
         assert base_settings(side, "member")["bootstrap.servers"] == side.bootstrap_servers == "a:1,b:2,c:3"
+
+
+def test_a_password_in_an_option_is_masked_wherever_it_is_logged() -> None:
+    base_settings(make_options(kafka__sasl__password="canary-of-an-option"), "probe")
+    assert masked("it is canary-of-an-option") == f"it is {MASK}"

@@ -91,7 +91,7 @@ def test_keys_are_in_canonical_order() -> None:
 
 
 def test_initial_offsets_have_lineages_of_their_own() -> None:
-    first, second = SourceOffset.initial(new_lineage()), SourceOffset.initial(new_lineage())
+    first, second = SourceOffset(new_lineage()), SourceOffset(new_lineage())
     assert first.lineage != second.lineage
     assert parse_offset(first.to_json()) == first
 
