@@ -49,8 +49,8 @@ EVENTS: dict[str, str] = {
     "standby": "With `assignors`: the partitions that this member reads when their active member leaves.",
     "unassigned": "With `assignors`: the strategy cannot assign partitions (`reason`).",
     "revoking": "The group revokes partitions; the handover waits for `records_in_flight` records.",
-    "revoked": "Partitions were handed over: `outcome` ([COMPLETE, DEADLINE, STOPPED,"
-    " LOST](../states.md#how-a-revokes-wait-ends)) and `drain_ms` show how the wait ended and how long it took."
+    "revoked": "Partitions were handed over: `outcome` ([COMPLETE, DEADLINE, STOPPED]"
+    "(../states.md#how-a-revokes-wait-ends)) and `drain_ms` show how the wait ended and how long it took."
     " `uncommitted` counts offsets of the handover that the coordinator did not accept.",
     "lost": "The member lost partitions without a handover; other members read at most `repeated` records again.",
     "doubted": "The member had no contact for `silent_ms`, so the group may have given its partitions to others.",

@@ -20,12 +20,12 @@ class FlightBatch:
 
 
 class DrainOutcome(Enum):
-    """How a revoke's wait for the batch in flight ended."""
+    """How the wait of a revoke, or of a stop, for the batch in flight ended."""
 
     COMPLETE = "nothing was in flight, or it completed"
     DEADLINE = "the drain deadline passed"
     STOPPED = "the query stops"
-    LOST = "the partitions were lost, or the member failed, meanwhile"
+    LOST = "its partitions were lost before a stop"
 
 
 # --- events: the group

@@ -90,7 +90,6 @@ _S = MemberState
 
 GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
     (_S.DOWN, Started): _S.JOINING,
-    (_S.DOWN, StopRequested): _S.STOPPED,
     (_S.JOINING, PartitionsAssigned): _S.JOINED,
     (_S.JOINING, RevokeStarted): _S.DRAINING,
     (_S.JOINING, PartitionsLost): _S.JOINING,
@@ -203,11 +202,6 @@ class MemberMachine:
         match event:
             case PartitionsAssigned(partitions):
                 self._add(partitions)
-            case PartitionsLost(partitions):
-                self._drop(partitions)
-                effects = self._abandon()
-            case FatalErrorRaised():
-                effects = self._abandon()
             case RevokeStarted(partitions):
                 # R26: a member that leaves waits for no batch
                 leaves = self.state is MemberState.STOPPING
@@ -216,9 +210,8 @@ class MemberMachine:
                 self._outcome = DrainOutcome.DEADLINE
             case StopRequested():
                 self._outcome = DrainOutcome.STOPPED
-            case PartitionsReleased(partitions) | AssignmentReleased(partitions):
+            case PartitionsReleased(partitions) | AssignmentReleased(partitions) | PartitionsLost(partitions):
                 self._drop(partitions)
-                self._revoked = None
             case BatchFixed(batch):
                 self._flight = batch
             case BatchCompleted(end):
@@ -299,11 +292,6 @@ class MemberMachine:
             return ()
         partitions, self._revoked = self._revoked, None
         return (HandOver(self.pending(partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
-
-    def _abandon(self) -> tuple[Effect, ...]:
-        """End a revoke that still waits: nothing is left to hand over, and no event would end the wait."""
-        partitions, self._revoked = self._revoked, None
-        return () if partitions is None else (HandOver((), DrainOutcome.LOST),)
 
     # --- ownership and offsets
 

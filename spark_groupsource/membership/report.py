@@ -22,7 +22,6 @@ _COUNTED_AS = {
     DrainOutcome.COMPLETE: "clean",
     DrainOutcome.DEADLINE: "deadline",
     DrainOutcome.STOPPED: "stopped",
-    DrainOutcome.LOST: "lost",
 }
 
 

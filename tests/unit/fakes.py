@@ -170,14 +170,14 @@ class FakeGroup:
         """Let the coordinator refuse a static member at the next poll."""
         self.post(lambda: self._on().on_instance_id_unreleased())
 
+    def become_another(self) -> None:
+        """Let the client become another member, which has nothing, now."""
+        self.owned.clear()
+        self._on().on_unusable()
+
     def renew(self) -> None:
-        """Let the client become another member, which has nothing, at the next poll."""
-
-        def run() -> None:
-            self.owned.clear()
-            self._on().on_unusable()
-
-        self.post(run)
+        """Let the client become another member at the next poll."""
+        self.post(self.become_another)
 
     def raise_in_poll(self, error: Exception) -> None:
         """Let the next poll raise."""

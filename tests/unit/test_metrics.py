@@ -66,7 +66,6 @@ def test_a_line_shows_who_what_and_the_state(tmp_path: Path) -> None:
         (DrainOutcome.COMPLETE, 0, "uncommitted"),
         (DrainOutcome.DEADLINE, 0, "deadline"),
         (DrainOutcome.STOPPED, 0, "stopped"),
-        (DrainOutcome.LOST, 0, "lost"),
     ],
 )
 def test_rebalances_are_counted_by_how_they_ended(

@@ -242,15 +242,6 @@ def test_a_discarded_batch_ends_the_wait() -> None:
     assert machine.handle(BatchDiscarded()) == (HandOver((), DrainOutcome.COMPLETE),)
 
 
-@pytest.mark.parametrize("event", [PartitionsLost((P0,)), FatalErrorRaised()], ids=lambda e: type(e).__name__)
-def test_a_revoke_that_waits_ends_when_the_partitions_or_the_member_are_lost(event: GroupEvent) -> None:
-    """Nothing else would end the wait: the revoke's callback would block for ever."""
-    machine, revoke = joined((0, 10)), RevokeStarted((P0,))
-    machine.handle(BatchFixed(flight(R0)))
-    machine.handle(revoke)
-    assert machine.handle(event) == (HandOver((), DrainOutcome.LOST),)
-
-
 def test_an_old_deadline_does_not_shorten_the_next_drain() -> None:
     machine = joined((0, 10), (1, 0))
     machine.handle(BatchFixed(flight(R0, R1)))

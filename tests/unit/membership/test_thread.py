@@ -1374,6 +1374,16 @@ def test_p5_a_client_that_has_become_another_member_is_recreated_and_commits_not
     assert committed(bed, 0) == 50
 
 
+@pytest.mark.rule("R72")
+def test_a_client_that_has_become_another_member_is_noticed_by_the_commit_of_a_handover() -> None:
+    with draining(kafka__group__instance__id="one") as bed:
+        bed.group.before_commit, bed.group.refuses = bed.group.become_another, Refusal.LOST
+        bed.member.complete(flight(R0).end)
+        bed.until("the loss", lambda view: view.partitions == () and view.state is MemberState.REJOINING)
+        bed.clock.advance(1.0)
+        bed.group.wait_for("the next client", lambda: len(bed.group.named("open")) == 2)
+
+
 def test_the_systems_clock_that_counts_suspensions_goes_on_as_the_other_does() -> None:
     clock = SystemClock()
     before = clock.boottime_s(), clock.monotonic_s()
