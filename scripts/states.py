@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scripts.markdown import table
 from spark_groupsource.checkpoint.stop_requests import Answer
-from spark_groupsource.driver.draining import DrainState
+from spark_groupsource.driver.draining import END_AFTER_S
 from spark_groupsource.membership.events import BatchCompleted, BatchDiscarded, BatchFixed, DrainOutcome
 from spark_groupsource.membership.machine import GROUP_TRANSITIONS, MemberState
 
@@ -29,7 +29,9 @@ BATCH = """At most one batch is in flight, from `BatchFixed` to `BatchCompleted`
 report that a batch is complete. The first one counts.
 """
 
-STOPS = """The answer goes to what asked: `run_until_stopped`, `drain` or `groupkafka stop` ([how](how-to/stop.md)).
+STOPS = f"""It plans nothing any more. Its member leaves the group when the batch in flight has ended. If nobody has
+stopped the query {END_AFTER_S:.0f} s after that, Spark's next call fails with `MEMBER_LEFT`. The answer goes to what
+asked: `run_until_stopped`, `drain` or `groupkafka stop` ([how](how-to/stop.md)).
 """
 NEXT = """## Next
 
@@ -76,7 +78,7 @@ def render() -> str:
     outcomes = table(("outcome", "meaning"), ((f"`{outcome.name}`", outcome.value) for outcome in DrainOutcome))
     parts += ["## How a revoke's wait ends\n", outcomes]
     answers = table(("answer", "meaning"), ((f"`{answer.name}`", answer.value) for answer in Answer))
-    parts += ["## A query that is asked to stop\n", STOPS, state_table(DrainState), answers]
+    parts += ["## A query that is asked to stop\n", STOPS, answers]
     return "\n".join([*parts, NEXT])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
@@ -18,15 +17,6 @@ END_AFTER_S = 30.0
 _LEAVE_S = 5.0
 
 
-class DrainState(Enum):
-    """A query that is asked to stop: what it does / when it leaves the state."""
-
-    OPEN = "plans batches / leaves when a stop is requested: a file in the checkpoint location, SIGTERM or SIGINT"
-    DRAINING = "plans nothing; the batch in flight goes on / leaves when the member has left the group"
-    DRAINED = "plans nothing; whoever asked gets the answer and stops the query / leaves after 30 s"
-    OVER = "nobody has stopped the query: Spark's next call fails with MEMBER_LEFT / final"
-
-
 class Draining:
     """What is left of a query after a stop was requested. `watch` is None if the query's checkpoint is not known."""
 
@@ -38,15 +28,11 @@ class Draining:
         # Set when the member has left although Spark goes on.
         self._end: Deadline | None = None
 
-    def state(self) -> DrainState:
-        """Return the state. The 30 s begin when this first finds the member gone."""
-        if not self._member.stopping:
-            return DrainState.OPEN
-        if self._end is None:
-            if not self._member.join(0.0):
-                return DrainState.DRAINING
+    def _is_over(self) -> bool:
+        """Return whether nobody has stopped the query. The 30 s begin when this first finds the member gone."""
+        if self._end is None and self._member.join(0.0):
             self._end = Deadline(self._clock, END_AFTER_S)
-        return DrainState.OVER if self._end.expired() else DrainState.DRAINED
+        return self._end is not None and self._end.expired()
 
     def check(self, *, ends_itself: bool) -> None:
         """Raise `MembershipError` if Spark must not get "no new data" any more. It says whether anything is repeated.
@@ -61,7 +47,7 @@ class Draining:
         """
         asked = self._watch is not None and self._watch.requested
         # R79: no error before the driver had time to stop the query
-        if self.state() is DrainState.OVER or (ends_itself and not asked):
+        if self._is_over() or (ends_itself and not asked):
             # With AvailableNow the batch in flight has just ended.
             clean = self._member.join(_LEAVE_S) and self._member.left_clean
             raise member_left(self._group, clean=clean, cause=self._member.stop_cause)
