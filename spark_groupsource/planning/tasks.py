@@ -31,12 +31,11 @@ _FADING = 0.8
 
 
 def split_range(item: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Cut a range into at most `parts` ranges of nearly equal size; none is empty.
+    """Cut a range of at least `parts` offsets into that many ranges of nearly equal size.
 
     Each has the leader epoch of the whole range: the epoch in which the log reached the end also holds for every offset
     before it.
     """
-    parts = max(1, min(parts, len(item)))
     size, extra = divmod(len(item), parts)
     pieces, start = [], item.start
     for number in range(parts):
