@@ -90,7 +90,7 @@ class Committer:
     def later(self, items: tuple[CommitItem, ...]) -> None:
         """Send a commit without waiting for the answer. If another is under way, `send_pending` sends it later."""
         # R14: nothing is sent while a commit has no answer
-        if items and self.free:
+        if self.free:
             self._send(items)
 
     def _send(self, items: tuple[CommitItem, ...]) -> None:
