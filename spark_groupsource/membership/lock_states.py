@@ -38,9 +38,9 @@ _S, _E = LockState, LockEvent
 # A pair that is not here is a defect of the caller.
 TRANSITIONS: dict[tuple[LockState, LockEvent], LockState] = {
     (_S.WAITING, _E.ASSIGNED): _S.UNPROVEN,
-    (_S.WAITING, _E.REVOKED): _S.WAITING,
     (_S.WAITING, _E.LOST): _S.WAITING,
     (_S.WAITING, _E.SILENT): _S.WAITING,
+    # The queries of a revoke have ended while the coordinator was asked.
     (_S.WAITING, _E.PROVEN): _S.WAITING,
     (_S.UNPROVEN, _E.REVOKED): _S.WAITING,
     (_S.UNPROVEN, _E.LOST): _S.WAITING,
@@ -49,7 +49,6 @@ TRANSITIONS: dict[tuple[LockState, LockEvent], LockState] = {
     (_S.OWNED, _E.REVOKED): _S.WAITING,
     (_S.OWNED, _E.LOST): _S.WAITING,
     (_S.OWNED, _E.SILENT): _S.UNPROVEN,
-    (_S.OWNED, _E.PROVEN): _S.OWNED,
     (_S.OWNED, _E.TAKEN): _S.RUNNING,
     (_S.RUNNING, _E.REVOKED): _S.REVOKING,
     (_S.RUNNING, _E.LOST): _S.LOST,
@@ -63,19 +62,15 @@ TRANSITIONS: dict[tuple[LockState, LockEvent], LockState] = {
     (_S.DOUBTED, _E.PROVEN): _S.RUNNING,
     (_S.DOUBTED, _E.ENDED): _S.UNPROVEN,
     (_S.REVOKING, _E.LOST): _S.LOST,
-    (_S.REVOKING, _E.SILENT): _S.REVOKING,
     (_S.REVOKING, _E.PROVEN): _S.REVOKING,
     (_S.REVOKING, _E.ENDED): _S.WAITING,
     (_S.LOST, _E.ASSIGNED): _S.REGAINED,
-    (_S.LOST, _E.REVOKED): _S.LOST,
     (_S.LOST, _E.LOST): _S.LOST,
     (_S.LOST, _E.SILENT): _S.LOST,
-    (_S.LOST, _E.PROVEN): _S.LOST,
     (_S.LOST, _E.ENDED): _S.WAITING,
     (_S.REGAINED, _E.REVOKED): _S.LOST,
     (_S.REGAINED, _E.LOST): _S.LOST,
     (_S.REGAINED, _E.SILENT): _S.REGAINED,
-    (_S.REGAINED, _E.PROVEN): _S.REGAINED,
     (_S.REGAINED, _E.ENDED): _S.UNPROVEN,
 }
 

@@ -43,8 +43,8 @@ SEQUENCES = {
         [S.UNPROVEN, S.OWNED, S.RUNNING, S.DOUBTED, S.LOST, S.WAITING],
     ),
     "the lock comes back before the queries have been stopped: they are stopped, and start with a new proof": (
-        [E.ASSIGNED, E.PROVEN, E.TAKEN, E.LOST, E.ASSIGNED, E.PROVEN, E.ENDED, E.PROVEN, E.TAKEN],
-        [S.UNPROVEN, S.OWNED, S.RUNNING, S.LOST, S.REGAINED, S.REGAINED, S.UNPROVEN, S.OWNED, S.RUNNING],
+        [E.ASSIGNED, E.PROVEN, E.TAKEN, E.LOST, E.ASSIGNED, E.ENDED, E.PROVEN, E.TAKEN],
+        [S.UNPROVEN, S.OWNED, S.RUNNING, S.LOST, S.REGAINED, S.UNPROVEN, S.OWNED, S.RUNNING],
     ),
     "a revoke waits until the queries have been drained": (
         [E.ASSIGNED, E.PROVEN, E.TAKEN, E.REVOKED, E.ENDED], [S.UNPROVEN, S.OWNED, S.RUNNING, S.REVOKING, S.WAITING],
