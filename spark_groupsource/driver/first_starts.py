@@ -157,10 +157,10 @@ class FirstStarts:
             elif not self._is_anothers(decision, owned):
                 if wait is not None and decision.basis is Basis.STARTING_POSITION:
                     known[partition] = wait.position
-            elif partition in fetched and fetched[partition].offset is not None:
+            elif fetched[partition].offset is not None:
                 self._waits.pop(partition, None)
                 stored.add(partition)
-            elif partition in positions:
+            else:
                 if wait is None:
                     wait = self._waits[partition] = _Wait(Deadline(self._clock, WAIT_S), positions[partition])
                     new.add(partition)

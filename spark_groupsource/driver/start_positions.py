@@ -210,9 +210,7 @@ class StartPositions:
         items = []
         for decision in decisions:
             partition = decision.partition
-            position, offset = positions.get(partition), group.get(partition)
-            if position is None:
-                continue
+            position, offset = positions[partition], group.get(partition)
             pin = self._pin(decision, position, offset, described, initial=initial, pinned=pinned)
             anchor = Anchor(ids[partition.topic], pin, _reset_of(decision, offset, lineage))
             if partition in group:
