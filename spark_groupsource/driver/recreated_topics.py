@@ -125,7 +125,7 @@ class RecreatedTopics:
         view = self._member.view()
         if not view.committed or not self._member.kip848_member_id():
             return
-        held = {o.partition: o.group for o in view.partitions if o.position is not None and metadata_of(o.group)}
+        held = {o.partition: o.group for o in view.partitions if o.position is not None}
         found = self._member.fetch_offsets(list(held))
         # R83: an idle member would never commit again
         items = [
