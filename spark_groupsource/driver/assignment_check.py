@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_groupsource.clock import Clock, Deadline, Pace
+from spark_groupsource.clock import Clock, Deadline, HeldFor, Pace
 from spark_groupsource.cluster.port import ClusterPort
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.machine import GroupView
@@ -44,14 +44,15 @@ class AssignmentCheck:
         self._seen = 0
         # Until when the same assignments are compared again; None while no answer has been lost.
         self._until: Deadline | None = None
-        # The two assignments that differed at the last look, and when that lasts for too long.
-        self._different: tuple[tuple[frozenset[TopicPartition], ...], Deadline] | None = None
+        # The two assignments while they differ.
+        self._different = HeldFor[str](clock, _LASTS_S)
 
     def run(self, view: GroupView) -> None:
         """Compare, if an answer has been lost. Call it while no batch is in flight."""
         lost = self._member.status.lost_answers
         if lost != self._seen:
-            self._seen, self._until, self._different = lost, Deadline(self._clock, _LASTS_S), None
+            self._seen, self._until = lost, Deadline(self._clock, _LASTS_S)
+            self._different.forget([self._group])
         if self._until is None or not self._pace.due():
             return
         member_id = self._member.kip848_member_id()
@@ -68,13 +69,13 @@ class AssignmentCheck:
         owned = frozenset(owned.partition for owned in view.partitions)
         assigned = members.get(member_id, frozenset())
         if assigned == owned:
-            self._different = None
+            self._different.forget([self._group])
             if self._until.expired():
                 self._until = None
-        elif self._different is None or self._different[0] != (assigned, owned):
-            self._different = (assigned, owned), Deadline(self._clock, _LASTS_S)
+            return
+        self._different.answered({self._group: (assigned, owned)})
         # R84: the client will not learn it
-        elif self._different[1].expired():
+        if self._different.counts(self._group):
             self._until = None
             LOG.warning(
                 "the coordinator's answer to a heartbeat was lost, and with it a change of the assignment: the member"
