@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from spark_groupsource.cluster.port import ClusterPort, LogEnd, TopicInfo
 from spark_groupsource.driver.query_state import Mark, QueryState
@@ -57,8 +58,7 @@ class LossReporter:
         self._report_certain(self._unreported(lost))
         kept = dict(backlogs)
         for item in lost:
-            backlog = backlogs[item.partition]
-            kept[item.partition] = Backlog(item.end, max(backlog.end, item.end), backlog.leader_epoch)
+            kept[item.partition] = replace(backlogs[item.partition], position=item.end)
         return kept
 
     def trim_lost(
@@ -83,7 +83,7 @@ class LossReporter:
         """
         every = tuple(ranges)
         self.report_truncated({r.partition: (logs[r.partition], r.end) for r in every if r.partition in logs})
-        ends = {r.partition: max(r.start, min(r.end, logs.get(r.partition, r.end))) for r in every}
+        ends = {r.partition: max(r.start, logs.get(r.partition, r.end)) for r in every}
         return tuple(OffsetRange(r.partition, r.start, ends[r.partition], r.leader_epoch) for r in every)
 
     def report_recreated(
