@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -213,12 +214,9 @@ class Session:
         self._available_now = True
         if self._member.stopping:
             return
-        try:
+        # The topic may have been read before and deleted since: the first `latest_offset` knows, and raises it if not.
+        with suppress(OptionError):
             self._draining.unless_left(lambda: self._begin(NOTHING))
-        except OptionError as error:
-            # The topic may have been read before and deleted since: the first `latest_offset` knows what was read.
-            if error.condition != errors.TOPIC_UNKNOWN:
-                raise
 
     def _begin(self, known: Known) -> None:
         self.start(known)
