@@ -230,9 +230,7 @@ class MembershipThread:
                 return future.result()
             if self._thread is None or not self._thread.is_alive():
                 self.check()
-                if self._stop.requested:
-                    raise member_left(self._options.group_id, clean=self.left_clean, cause=self._stop.cause)
-                break
+                raise member_left(self._options.group_id, clean=self.left_clean, cause=self._stop.cause)
         raise MembershipError(
             errors.MEMBER_NOT_ANSWERING, command=name, timeout_s=timeout_s, state=self._member.machine.state.name
         )
