@@ -31,7 +31,7 @@ class SessionLength:
         # The bounds of the session timeout, in seconds.
         self.shortest_s = self.longest_s = options.session_timeout_s
         if self.is_the_brokers:
-            self.shortest_s = min(options.session_timeout_s, _SHORT_S)
+            self.shortest_s = _SHORT_S
 
     def learn(self, session_s: float | None) -> None:
         """Store the session timeout that the brokers reported, in seconds; None if they did not report it."""
