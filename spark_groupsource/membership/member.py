@@ -665,7 +665,7 @@ class Member:
         if not deadline.expired():
             return False
         flight = self.machine.flight
-        spare_s = max(0.0, self._options.rebalance_timeout_s - self._options.drain_timeout_s)
+        spare_s = self._options.rebalance_timeout_s - self._options.drain_timeout_s
         if flight is None or deadline.passed_s() >= min(LAST_CHECK_S, spare_s / 2):
             return True
         # R103: a batch that is complete is not repeated
