@@ -694,17 +694,14 @@ class Member:
 
     def _leave(self) -> None:
         """Leave: 1. check Spark's commit log, 2. await the commit under way, 3. commit, 4. leave the group."""
-        if self.machine.state in FINAL_STATES:
-            return
+        self.check()
         self._completion.check_last()
-        if self.machine.state in FINAL_STATES:
-            return
+        self.check()
         outcome = self._outcome_of_leaving()
         self._fetch_for_release(self.machine.owned_partitions())
         self._apply(self.machine.handle(StopRequested()))
         self._await_answer()
-        if self.machine.state in FINAL_STATES:
-            return
+        self.check()
         self._committer.before_release(self.machine.pending())
         clean = outcome is DrainOutcome.COMPLETE and self._group_has_all_ends()
         self.status = replace(self.status, left_clean=clean)
