@@ -51,6 +51,15 @@ def test_a_loss_of_everything_is_reported_once(caplog: pytest.LogCaptureFixture)
     assert bed.committed() == {0: 50}
 
 
+def test_a_batch_of_lost_records_alone_has_nothing_to_read(caplog: pytest.LogCaptureFixture) -> None:
+    bed = lossy("false")
+    bed.ends(p0=50)
+    bed.cluster.beginnings[P0] = 50
+    end = bed.session.latest_offset(START)
+    assert bed.session.latest_offset(end) is end
+    assert "has not read it" not in caplog.text
+
+
 # --- a truncated log
 
 
@@ -93,15 +102,16 @@ def test_a_truncation_is_noticed_after_a_restart_and_by_the_next_owner(known_by:
         bed.session.latest_offset(start)
 
 
-def test_a_logged_batch_of_a_truncated_log_reads_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("at", "left"), [(10, ["orders-0 [5, 10)"]), (3, [])])
+def test_a_logged_batch_of_a_truncated_log_reads_what_is_left(at: int, left: list[str]) -> None:
     logged = offset_of(OffsetRange(P0, 5, 20, 3))
     failing, going_on = Bed(), Bed(failOnDataLoss="false")
     for bed in failing, going_on:
         bed.ends(p0=22)
-        bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
-    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
+        bed.cluster.epoch, bed.cluster.cut = 4, {P0: at}
+    with pytest.raises(DataLossError, match=rf"orders-0 \[{at}, 20\): the log was truncated"):
         failing.session.tasks(START, logged)
-    assert flat(going_on.session.tasks(START, logged)) == ["orders-0 [5, 10)"]
+    assert flat(going_on.session.tasks(START, logged)) == left
 
 
 @pytest.mark.rule("R45")

@@ -14,6 +14,7 @@ import pytest
 from spark_groupsource import errors
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.errors import AccessError, MembershipError
+from spark_groupsource.membership.client_renewal import UNRELEASED_MARGIN_S
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.port import Refusal
@@ -1216,6 +1217,14 @@ def test_a_silence_during_a_drain_puts_the_kept_partitions_in_doubt() -> None:
         assert proofs == [(CommitItem(P1, 0, "pin"),)] * 2
 
 
+def test_a_member_that_drains_is_not_asked_to_join_again() -> None:
+    """Its client is in a callback, and must not be closed there."""
+    with draining() as bed:
+        bed.member.rejoin()
+        assert bed.member.view().state is MemberState.DRAINING
+        assert bed.group.named("close") == []
+
+
 # --- lost
 
 
@@ -1342,9 +1351,14 @@ def test_a_static_member_that_is_stopped_between_two_clients_opens_no_other() ->
 
 
 def test_a_static_member_does_not_wait_for_ever() -> None:
+    """Each of its clients is refused: the time counts from the first refusal on."""
     with running(kafka__group__instance__id="one") as bed:
         bed.refuse_the_first_client()
-        bed.clock.advance(1000.0)
+        bed.clock.advance(1.0)
+        bed.group.wait_for("the second client", lambda: len(bed.group.named("open")) == 2)
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("its end", lambda: len(bed.group.named("close")) == 2)
+        bed.clock.advance(45.0 + UNRELEASED_MARGIN_S - 1.0)
         assert bed.member.join(WAIT_S)
         with pytest.raises(MembershipError, match=r"INSTANCE_ID_IN_USE.*'one'"):
             bed.member.check()

@@ -93,6 +93,8 @@ def test_conflict(group: int, writer: str | None, own: int, reason: str, is_behi
         # the checkpoint had won, and has not reached the group's offset
         (1000, MINE, THEIRS, 120, 1000, "this query has committed"),
         (1000, MINE, THEIRS, 1020, 1020, None),
+        # the checkpoint had lost, and a batch of that was logged
+        (150, THEIRS, MINE, 150, 150, None),
         # another checkpoint: a takeover
         (1000, THEIRS, "a third one", 120, 1000, None),
     ],
