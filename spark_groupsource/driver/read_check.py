@@ -93,7 +93,7 @@ class ReadCheck:
         read = tuple(item for item in ranges if len(item))
         # With failOnDataLoss=true an executor fails, and with it the batch.
         if read and not self._options.fail_on_data_loss:
-            deadlines = Deadline(self._clock, CONFIRM_S), Deadline(self._clock, max(0.0, counts_s))
+            deadlines = Deadline(self._clock, CONFIRM_S), Deadline(self._clock, counts_s)
             self._batches.append(_Batch(end, read, *deadlines, earlier))
 
     def check(self, *, last: bool = False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 
 Task = tuple[OffsetRange, ...]
@@ -59,19 +59,15 @@ def pack_tasks(
     3. Otherwise small pieces share a task of up to `pack_records`, as long as `min_partitions` tasks remain.
     """
     full = sorted(item for item in ranges if len(item) > 0)
-    if not full:
-        return ()
     counts = [-(-len(item) // max_records_per_partition) if max_records_per_partition else 1 for item in full]
     wanted = min_partitions or 1
-    if sum(counts) < wanted:
-        counts = _split_further(full, counts, wanted)
+    _split_further(full, counts, wanted)
     pieces = [piece for item, parts in zip(full, counts, strict=True) for piece in split_range(item, parts)]
     return _pack(pieces, wanted, min(pack_records, max_records_per_partition or pack_records))
 
 
-def _split_further(ranges: list[OffsetRange], counts: list[int], wanted: int) -> list[int]:
-    """Split the largest pieces until there are `wanted` pieces, or all are single records."""
-    counts = list(counts)
+def _split_further(ranges: list[OffsetRange], counts: list[int], wanted: int) -> None:
+    """Raise the `counts` of the largest pieces until there are `wanted` pieces, or all are single records."""
     heap = [(-len(item) / count, index) for index, (item, count) in enumerate(zip(ranges, counts, strict=True))]
     heapq.heapify(heap)
     total = sum(counts)
@@ -82,24 +78,23 @@ def _split_further(ranges: list[OffsetRange], counts: list[int], wanted: int) ->
         counts[index] += 1
         total += 1
         heapq.heappush(heap, (-len(ranges[index]) / counts[index], index))
-    return counts
 
 
 def _pack(pieces: list[OffsetRange], min_tasks: int, limit: int) -> tuple[Task, ...]:
+    """Let pieces share tasks.
+
+    Two pieces of one range never do: they exceed the limit, or all pieces are no more than `min_tasks`.
+    """
     tasks: list[list[OffsetRange]] = []
-    # The partitions of the newest task.
-    partitions: set[TopicPartition] = set()
     open_records = limit
     for index, piece in enumerate(pieces):
         # The remaining pieces must suffice for the minimum number of tasks.
         may_share = len(tasks) + len(pieces) - index > min_tasks
-        if tasks and may_share and piece.partition not in partitions and open_records + len(piece) <= limit:
+        if may_share and open_records + len(piece) <= limit:
             tasks[-1].append(piece)
-            partitions.add(piece.partition)
             open_records += len(piece)
         else:
             tasks.append([piece])
-            partitions = {piece.partition}
             open_records = len(piece)
     return tuple(tuple(task) for task in tasks)
 

@@ -40,13 +40,13 @@ def test_large_ranges_have_their_own_task() -> None:
 
 
 def test_min_partitions_splits_the_largest() -> None:
-    ranges = [OffsetRange(P0, 0, 300), OffsetRange(P1, 0, 100)]
+    ranges = [OffsetRange(P0, 0, 100), OffsetRange(P1, 0, 300)]
     tasks = pack_tasks(ranges, 4, None)
     assert [[str(piece) for piece in task] for task in tasks] == [
         ["orders-0 [0, 100)"],
-        ["orders-0 [100, 200)"],
-        ["orders-0 [200, 300)"],
         ["orders-1 [0, 100)"],
+        ["orders-1 [100, 200)"],
+        ["orders-1 [200, 300)"],
     ]
 
 
