@@ -290,7 +290,9 @@ class Session:
             self._shared.notice_share(settled, lambda: len(self._subscribed(known)))
             view = self._missing.leave_out_of(settled, known)
             if not view.partitions:
-                return start
+                if self._has_read_all(settled, known):
+                    return start
+                continue
             deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
                 lineage, present = self._lineage_from(start), self._topics.present

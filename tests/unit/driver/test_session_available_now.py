@@ -100,14 +100,19 @@ def test_available_now_waits_for_partitions_that_it_may_get(
 
 
 @pytest.mark.rule("R118")
-@pytest.mark.parametrize("owned", [(), (P1,)], ids=["none", "one"])
-def test_available_now_fails_if_nobody_gets_a_partition(owned: tuple[TopicPartition, ...]) -> None:
+@pytest.mark.parametrize(
+    ("owned", "missing"), [((), ()), ((P1,), ()), ((P1,), (P1,))], ids=["none", "one", "one that does not exist"]
+)
+def test_available_now_fails_if_nobody_gets_a_partition(
+    owned: tuple[TopicPartition, ...], missing: tuple[TopicPartition, ...]
+) -> None:
     """A member drains for 240 s at most."""
     bed = Bed(startingOffsets="earliest")
     bed.join(*owned)
     bed.ends(p0=5, p1=0)
     bed.cluster.group_members = {"m": frozenset({P1})}
     bed.session.prepare_available_now()
+    bed.session._state.miss(dict.fromkeys(missing, ""))
     what = "orders-0 to no member" if owned else "no partition to this member"
     with pytest.raises(MembershipError, match=f"NO_ASSIGNMENT.*assigned {what} within 270 s"):
         bed.session.latest_offset(START)
