@@ -322,7 +322,9 @@ class StartPositions:
         new = ((owned.partition.topic, metadata_of(owned.group)) for owned in view.partitions if owned.position is None)
         if all(metadata and same_topic(metadata.topic_id, described[topic].topic_id) for topic, metadata in new):
             return {}, {}
-        found = self.fetch_offsets(all_partitions(described))
+        # A broker that lags behind may not know an owned one yet.
+        owned = {owned.partition for owned in view.partitions}
+        found = self.fetch_offsets(sorted(owned.union(all_partitions(described))))
         return _pins(found, described), found
 
     def fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:

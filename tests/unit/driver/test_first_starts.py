@@ -7,11 +7,12 @@ import logging
 
 import pytest
 
+from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.first_starts import ARRIVED_S, WAIT_S
 from spark_groupsource.model.commit_metadata import GroupOffset, Pin
 from spark_groupsource.model.offsets import SourceOffset
 from tests.unit.driver.session_bed import P0, P1, START, Bed, metadata, ranges
-from tests.unit.fakes import OTHER_LINEAGE
+from tests.unit.fakes import OTHER_LINEAGE, TOPIC_ID
 
 
 def waiting(**options: str) -> Bed:
@@ -33,6 +34,21 @@ def next_trigger(bed: Bed, seconds: float = 1.0) -> SourceOffset:
 def test_a_member_without_the_first_partition_waits_for_its_owner() -> None:
     bed = waiting()
     assert bed.committed() == {}
+    bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
+    next_trigger(bed)
+    assert ranges(next_trigger(bed)) == ["orders-1 [7, 9)"]
+
+
+@pytest.mark.rule("R105")
+def test_a_new_partition_waits_too_if_a_broker_does_not_know_it_yet() -> None:
+    """The group has given it to this member by another broker's answer."""
+    bed = Bed()
+    bed.join(P1)
+    bed.ends(p0=5, p1=9)
+    described = bed.cluster.describe
+    bed.cluster.describe = lambda *_, **__: {"orders": TopicInfo(TOPIC_ID, 1)}  # type: ignore[method-assign]
+    assert bed.session.latest_offset(START) is START
+    bed.cluster.describe = described  # type: ignore[method-assign]
     bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
     next_trigger(bed)
     assert ranges(next_trigger(bed)) == ["orders-1 [7, 9)"]
