@@ -230,8 +230,11 @@ class Readiness:
         ends = Deadline(self._clock, longest_s)
         while not self._unassigned.run_may_end(view, wanted):
             self._member.check()
+            now = self._member.view()
+            # R84: the others may wait for this member
+            self._check.run(now)
             # Each rebalance is a change of the assignment, also one that gives this member nothing.
-            if self._member.stopping or self._member.view().partitions != view.partitions:
+            if self._member.stopping or now.partitions != view.partitions:
                 return True
             if ends.expired():
                 raise self._unassigned_error(view, f"{self._unassigned} to no member", longest_s)

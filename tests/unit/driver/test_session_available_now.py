@@ -222,6 +222,29 @@ def test_a_source_ends_when_another_one_of_its_query_has_confirmed_the_only_part
     assert bed.paused < 10.0
 
 
+@pytest.mark.rule("R84")
+def test_a_run_that_is_to_give_a_partition_up_and_does_not_know_it_joins_again() -> None:
+    """1. The coordinator takes a partition from a run that has read it, and the answer is lost. 2. The run waits until
+    all members have confirmed their assignments, and is the one that has not.
+    """
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
+    bed.join(P1)
+    bed.ends(p0=5, p1=0)
+    others: dict[str, frozenset[TopicPartition]] = {"m": frozenset(), "other": frozenset({P0, P1})}
+
+    def members(_: str, *, once: bool = False, confirmed: bool = False) -> dict[str, frozenset[TopicPartition]]:
+        if bed.group.joins:
+            return {"m": frozenset({P1}), "other": frozenset({P0})}
+        return dict.fromkeys(others, frozenset()) if confirmed else others
+
+    bed.cluster.members = members  # type: ignore[method-assign]
+    bed.session.prepare_available_now()
+    bed.member.shows(lost_answers=1)
+    assert bed.session.latest_offset(START) is START
+    assert bed.group.joins == 1
+    assert bed.paused < 30.0
+
+
 def test_a_stop_ends_the_wait_for_partitions() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P1)
