@@ -253,7 +253,7 @@ class Readiness:
         session_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
         # Without a checkpoint it is not known whether there is another source.
         if self._unassigned.has_sibling and self._options.checkpoint_location is not None:
-            return min(session_s, drain_s - _BEFORE_DRAIN_S)
+            return max(FIRST_ASSIGNMENT_S, min(session_s, drain_s - _BEFORE_DRAIN_S))
         waits = self._unassigned.waits and later is NextTrigger.NONE
         return max(session_s, drain_s + AVAILABLE_NOW_MARGIN_S) if waits else session_s
 

@@ -245,6 +245,17 @@ def test_a_run_that_is_to_give_a_partition_up_and_does_not_know_it_joins_again()
     assert bed.paused < 30.0
 
 
+def test_the_wait_of_a_source_whose_first_one_does_not_drain_is_not_over_before_it_begins() -> None:
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer", drainTimeoutMs="0")
+    bed.has_sibling = True
+    bed.member.start()
+    bed.ends(p0=5)
+    bed.cluster.group_members = {"m": frozenset(), "other": frozenset()}
+    bed.session.prepare_available_now()
+    with pytest.raises(MembershipError, match="within 5 s"):
+        bed.session.latest_offset(START)
+
+
 def test_a_stop_ends_the_wait_for_partitions() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P1)
