@@ -371,7 +371,8 @@ def _is_left_behind(info: fs.FileInfo, living: Collection[str]) -> bool:
 def _runs_of(filesystem: fs.FileSystem, files: Iterable[fs.FileInfo]) -> tuple[Run, ...]:
     """Return the runs that are registered in these files."""
     names = [each.name for each in fields(Run)]
-    found = (_read(filesystem, info.path) for info in files if info.path.endswith(_RUN))
+    ours = (info.path for info in files if info.path.endswith(_RUN) and _NAME.fullmatch(info.base_name))
+    found = (_read(filesystem, path) for path in ours)
     return tuple(Run(**{name: content[name] for name in names}) for content in found if content is not None)
 
 

@@ -211,8 +211,9 @@ def test_half_a_file_counts_as_none(location: Path) -> None:
     (location / "groupkafka" / f"{one.name}.stop").write_text('{"v": 1, "ans')
     assert files.is_requested(one.name)
     assert files.answer_of(one.name) is None
-    (location / "groupkafka" / "half.json").write_text("{")
-    (location / "groupkafka" / "newer.json").write_text('{"v": 2}')
+    (location / "groupkafka" / f"{'1' * 32}.json").write_text("{")
+    (location / "groupkafka" / f"{'0' * 32}.json").write_text('{"v": 2}')
+    (location / "groupkafka" / "anothers.json").write_text('{"v": 1}')
     assert files.runs() == (one,)
 
 
