@@ -183,8 +183,10 @@ class Readiness:
         | may plan, and has partitions | not at all | returns its view |
         | may plan, and has none | `SETTLE_S`, and `FIRST_ASSIGNMENT_S` after a join | returns its view |
         | may not plan, a later trigger comes | the same | returns None |
-        | may not plan, there may be no later one | the session and `AVAILABLE_NOW_MARGIN_S` | warns, returns None |
-        | may not plan, there is no later one | the same; without partitions `_handover_s` | raises |
+        | may not plan, there may be no later one | the session and 30 s, or `_handover_s` | warns, returns None |
+        | may not plan, there is no later one | the same | raises |
+
+        `_handover_s` is for a member without partitions, `AVAILABLE_NOW_MARGIN_S` are the 30 s.
 
         Without a later trigger, a member without partitions may plan when others have all that are `wanted`. It raises
         `MembershipError` if the assignment takes too long, or the query is stopping and there is no later trigger;
