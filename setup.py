@@ -6,6 +6,16 @@ import os
 import shlex
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+
+class BuildBesideSources(build_ext):
+    """Give the extension to the sources, too: a program that runs in the checkout imports those."""
+
+    def run(self) -> None:
+        super().run()
+        self.copy_extensions_to_source()
+
 
 # Optional: without a C compiler the package installs all the same, and reads in pure Python. The limited API makes one
 # build good for every Python from 3.10 on. GROUPKAFKA_CFLAGS is for scripts/sanitize.
@@ -22,5 +32,6 @@ setup(
             optional=True,
         )
     ],
+    cmdclass={"build_ext": BuildBesideSources},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )
