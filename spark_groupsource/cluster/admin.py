@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -33,6 +34,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
     ConsumerGroupDescription,
+    ListOffsetsResultInfo,
     MemberAssignment,
     OffsetSpec,
     ResourceType,
@@ -96,6 +98,8 @@ OUTAGE_TIMEOUT_S = 120.0
 # Timeout in seconds of one request to brokers that have answered before; doubled at each retry. If the broker stops,
 # the client does not resend the request, but waits until the timeout.
 _REQUEST_TIMEOUT_S = 3.0
+# Partitions of one request for offsets. The client's time for a request grows with the square of their number.
+_PARTITIONS_AT_ONCE = 500
 # Longer than any single request.
 _LONGEST_REQUEST_S = 2 * CONTACT_TIMEOUT_S
 # Time limit in seconds of one read from logs.
@@ -612,12 +616,22 @@ class LibrdkafkaCluster:
     def _offsets_sent(
         self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float, *, uncommitted: bool = False
     ) -> Callable[[], dict[TopicPartition, LogEnd | None]]:
-        """Request offsets. The client has learned the leaders."""
+        """Request offsets. The client has learned the leaders.
+
+        Guards against:
+        1. A request has 10,000 partitions. The client looks up their leaders in the calling thread, and compares each
+           partition with those before it: on a busy machine that takes longer than the request's timeout.
+        2. librdkafka's main thread ends the request and frees it, while the calling thread still uses it: the process
+           aborts, as in `AdminRequests.learn_leaders`.
+        """
         committed = self._options.read_committed and not uncommitted
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
-        send = self._admin.client().list_offsets
-        futures = send(request, isolation_level=isolation, request_timeout=timeout_s) if request else {}
+        send = partial(self._admin.client().list_offsets, isolation_level=isolation, request_timeout=timeout_s)
+        rest = iter(request.items())
+        futures: dict[ClientPartition, Future[ListOffsetsResultInfo]] = {}
+        while some := dict(islice(rest, _PARTITIONS_AT_ONCE)):
+            futures |= send(some)
 
         def answers() -> dict[TopicPartition, LogEnd | None]:
             return {

@@ -239,6 +239,19 @@ def test_each_kind_of_offset_is_asked_for_with_the_isolation_level(
     assert sent == [(expected, [-2, -1, 1_700])]
 
 
+def test_no_request_for_offsets_has_so_many_partitions_that_it_ends_while_it_is_being_sent() -> None:
+    admin, clock, sizes = FakeAdmin(counts={tp(0).topic: 1200}), ManualClock(), []
+    answer = admin.list_offsets
+
+    def list_offsets(request: dict[ClientPartition, Any], **more: Any) -> Any:
+        sizes.append(len(request))
+        return answer(request, **more)
+
+    admin.list_offsets = list_offsets  # type: ignore[method-assign]
+    found = cluster_of(admin, clock).log_offsets({tp(number): Edge.LATEST for number in range(1200)})
+    assert (sizes, len(found)) == ([500, 500, 200], 1200)
+
+
 def test_a_request_is_repeated_as_often_as_it_may() -> None:
     admin, clock = FakeAdmin([KafkaError._TRANSPORT] * 3), ManualClock()
     options = make_options(fetchOffset__numRetries="2", fetchOffset__retryIntervalMs="250")
