@@ -756,6 +756,24 @@ def test_r117_a_client_is_replaced_if_topics_change_twice_during_its_drain() -> 
     assert _owns_at(script, "q5") < 60.0
 
 
+@pytest.mark.rule("R85")
+def test_r85_an_eager_client_that_joined_twice_during_a_revoke_has_its_last_assignment() -> None:
+    """1. q1 drains, because q2 has joined. 2. Partitions are added: q1's client joins, and has orders-0 to orders-3.
+    3. q3 joins. 4. A partition is added: q1's client joins again, and has orders-0 to orders-2."""
+    settings = {"protocol": "eager", "queries": 3, "topics": (("orders", 4),), "joins_in_callback": True}
+    script = _script(drain_s=50.0, length_s=60.0, **settings)
+    script.on(3.0, lambda: script.batches_take(30.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(8.0, lambda: script.cluster.grow("orders", 8))
+    script.on(16.0, script.starts("q3"))
+    script.on(19.0, lambda: script.cluster.grow("orders", 9))
+    script.on(20.0, lambda: script.batches_take(0.1, "q1"))
+    for moment in (40.0, 42.0, 44.0):
+        script.on(moment, script.writes(5))
+    assert [problem for problem in script.judged() if problem.startswith(("P5", "WATCH"))] == []
+    assert script.world.coverage["joined during a revoke (R85)"] == 2
+
+
 @pytest.mark.rule("R14")
 def test_r14_a_commit_in_doubt_is_repeated_one_at_a_time() -> None:
     """1. A commit's outcome is unknown, so it is sent again. 2. That has no answer for two seconds."""
