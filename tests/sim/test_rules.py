@@ -1065,15 +1065,29 @@ def test_r118_a_killed_member_has_its_partitions_until_its_session_expires(proto
     assert sum(len(batch.rows) for batch in q2.batches if batch.at <= run.ended_at) == 3
 
 
-@pytest.mark.parametrize("spark", ["4.0", "4.2"])
-@pytest.mark.parametrize("protocol", ["eager", "kip848"])
-def test_the_sources_of_a_query_do_not_read_a_partition_in_the_same_batch(protocol: str, spark: str) -> None:
-    """1. The first source has planned. 2. The second one waits for its partitions. 3. The drain of the first ends."""
+@pytest.mark.parametrize(
+    ("protocol", "spark", "trigger", "waits"),
+    [
+        ("eager", "4.0", Trigger.ONCE, {"drain_s": 30.0}),
+        ("eager", "4.2", Trigger.ONCE, {"drain_s": 30.0}),
+        ("kip848", "4.0", Trigger.ONCE, {"drain_s": 30.0}),
+        ("kip848", "4.2", Trigger.ONCE, {"drain_s": 30.0}),
+        # maxBatchMs passes before the drain ends, and both sooner than a first assignment is waited for.
+        ("eager", "4.0", Trigger.ONCE, {"drain_s": 60.0, "max_batch_s": 20.0}),
+        ("kip848", "4.2", Trigger.AVAILABLE_NOW, {"drain_s": 60.0, "max_batch_s": 20.0}),
+        ("cooperative", "4.2", Trigger.PROCESSING_TIME, {"drain_s": 60.0, "max_batch_s": 4.0}),
+        ("eager", "4.2", Trigger.PROCESSING_TIME, {"drain_s": 2.0}),
+    ],
+)
+def test_the_sources_of_a_query_do_not_read_a_partition_in_the_same_batch(
+    protocol: str, spark: str, trigger: Trigger, waits: dict[str, float]
+) -> None:
+    """1. The first source has planned. 2. The second one waits for its partitions. 3. The first one gives them up."""
     script = _script(
-        protocol, queries=1, topics=(("orders", 4),), two_sources=True, drain_s=30.0, session_s=45.0, spark=spark
+        protocol, queries=1, topics=(("orders", 4),), two_sources=True, session_s=45.0, spark=spark, **waits
     )
     q1 = script.app("q1")
-    q1.trigger, script.rest_s["q1"] = Trigger.ONCE, 1000.0
+    q1.trigger, script.rest_s["q1"] = trigger, 1000.0
     script.on(0.0001, script.writes(3))
     script.run()
     ended_at = q1.runs[0].ended_at
