@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 from spark_groupsource import errors
@@ -28,8 +29,8 @@ FIRST_ASSIGNMENT_S = 5.0
 SETTLE_S = 1.0
 # Seconds. AvailableNow must not end because nothing is assigned yet: the session of a killed member must expire first.
 AVAILABLE_NOW_MARGIN_S = 30.0
-# Seconds from the end of the wait of a query's second source to that of its first one's drain.
-_BEFORE_DRAIN_S = 2.0
+# Seconds from the end of the wait of a query's second source to when its first one gives its partitions up.
+_BEFORE_GIVEN_UP_S = 2.0
 _SETTLE_PAUSE_S = 0.01
 _NO_PARTITIONS = (
     "the query ends without a partition: other members own them (a static member also while stopped): group=%s"
@@ -173,7 +174,18 @@ class Readiness:
 
     def started(self) -> None:
         """Record that the member has begun to join, or has joined again."""
-        self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
+        longest_s, knows = FIRST_ASSIGNMENT_S, self._options.checkpoint_location is not None
+        if knows and self._held_s < longest_s and self._unassigned.finds_sibling():
+            longest_s = self._held_s
+        self._first_assignment = Deadline(self._clock, longest_s)
+
+    @property
+    def _held_s(self) -> float:
+        """How long a query's second source waits: no longer than its first one keeps what it has planned."""
+        options = self._options
+        batch_s = math.inf if options.max_batch_s is None else options.max_batch_s
+        held_s = min(options.drain_timeout_s, batch_s)
+        return max(held_s - _BEFORE_GIVEN_UP_S, held_s / 2, SETTLE_S)
 
     def settled_view(self, later: NextTrigger, wanted: Wanted) -> GroupView | None:
         """Wait until the member may plan. Return None if that takes longer than a trigger should.
@@ -248,14 +260,14 @@ class Readiness:
 
         Guards against (two sources of a query):
         1. The first source has planned. The second one joins, and waits for partitions of the first.
-        2. The first one's drain ends. It gives the partitions up without a commit.
+        2. The first one's drain ends, or `maxBatchMs` passes. It gives the partitions up without a commit.
         3. The second one plans them, too: they are in the same batch twice.
         """
         drain_s = self._options.drain_timeout_s
         session_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
         # Without a checkpoint it is not known whether there is another source.
         if self._unassigned.has_sibling and self._options.checkpoint_location is not None:
-            return max(FIRST_ASSIGNMENT_S, min(session_s, drain_s - _BEFORE_DRAIN_S))
+            return min(session_s, self._held_s)
         waits = self._unassigned.waits and later is NextTrigger.NONE
         return max(session_s, drain_s + AVAILABLE_NOW_MARGIN_S) if waits else session_s
 

@@ -76,6 +76,11 @@ class UnassignedPartitions:
         """Whether there may be something to wait for."""
         return self._asks and not self.has_sibling
 
+    def finds_sibling(self) -> bool:
+        """Find out whether another source of this query may have the partitions, and return that."""
+        self.has_sibling = self._sibling()
+        return self.has_sibling
+
     def run_may_end(self, view: GroupView, wanted: Wanted) -> bool:
         """Return whether other members have all that is wanted and not owned. False also while that is not sure.
 
@@ -107,10 +112,8 @@ class UnassignedPartitions:
         # Under KIP-848 a member without partitions does not learn that it has joined.
         joined = view.settled or own in members
         changed, self._last = unassigned != self._last, unassigned
-        if changed and unassigned:
-            self.has_sibling = self._sibling()
-            if self.waits:
-                LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, self)
+        if changed and unassigned and not self.finds_sibling():
+            LOG.info("the run waits for partitions that no member has: group=%s %s", self._group, self)
         self._answers.answered({self._group: (view.assignment, unassigned)})
         # R118: they may come
         others_have = joined and not unassigned and self._answers.counts(self._group)

@@ -497,6 +497,8 @@ class Member:
         if self.machine.state in FINAL_STATES or self._given_up is not None:
             return
         self._compare_generations(generation)
+        if not self._port.incremental:
+            self._drop_replaced()
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))
         self._renewal.joined()
         self._fetch_pace.hurry()
@@ -504,6 +506,22 @@ class Member:
             # A member with an assignment has found its coordinator; the client reports that later.
             self.on_coordinator(True)
         self._report.assigned(partitions)
+
+    def _drop_replaced(self) -> None:
+        """Drop the partitions of an eager assignment that another one follows: the client has only those of the last.
+
+        Guards against:
+        1. An eager member drains a long batch. A topic gets a partition: the client joins at once (rule R85), and
+           queues the assignment behind the revoke.
+        2. A topic gets a partition once more. The client joins again, revokes nothing, and queues another assignment.
+        3. The drain ends, and both are reported. With those of both, the member would read another member's partitions.
+        """
+        replaced = self.machine.owned_partitions()
+        if replaced:
+            repeated = self._report.to_repeat(replaced)
+            self._committer.released(replaced)
+            self._apply(self.machine.handle(PartitionsReleased(replaced)))
+            self._report.released(replaced, HandOver((), DrainOutcome.COMPLETE), 0, repeated, 0.0)
 
     def _compare_generations(self, generation: bytes) -> None:
         """Find out that the client has dropped a rebalance of which it had begun to revoke partitions.

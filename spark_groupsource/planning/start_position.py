@@ -125,7 +125,7 @@ def decide_start(takeover: Takeover, without_offset: Basis) -> StartDecision:
     partition, metadata, group = takeover.partition, takeover.group_metadata, takeover.group_offset
     other_topic = not same_topic(metadata.topic_id, takeover.topic_id) if metadata else takeover.recreated
     # R46: the checkpoint's end is from before the reset
-    own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
+    own = None if was_reset(metadata, takeover.topic_id, takeover.known_reset) else takeover.own_end
     # R35: an offset of a deleted topic of the same name
     if other_topic:
         # By name alone, the offset of the deleted topic would be used for the new one and skip its records.
@@ -217,17 +217,22 @@ def open_start(decision: StartDecision, starting: Starting) -> Start | None:
     return starting.of(decision.partition) if decision.basis is Basis.STARTING_POSITION else AtEdge()
 
 
-def was_reset(metadata: CommitMetadata | None, known: Reset | None) -> bool:
-    """Return whether a partition was reset since `known`, by the group's metadata of it.
+def was_reset(metadata: CommitMetadata | None, topic_id: str | None, known: Reset | None) -> bool:
+    """Return whether a partition of this topic id was reset since `known`, by the group's metadata of it.
 
     Guards against (rule R47, a partition that was left alone):
     1. A query dies in the middle of a batch of topics A and B. Only A is reset.
     2. Spark runs the batch again, and the query reads its range of B. The commit does not arrive.
     3. Then it gets a partition of A, which carries the reset. If that voided the end of B too, the range of B would be
        read twice.
+
+    Guards against (a late commit for a deleted topic, rule R83):
+    1. The group is reset. The topic is recreated. A query reads [0, 41) of it, and stops.
+    2. A batch of the deleted topic ends, and its late commit carries the reset.
+    3. The query starts again. By the deleted topic's reset it would read [0, 41) twice.
     """
     # R47: left alone, unless its own text names the reset
-    return metadata is not None and newer(metadata.reset, known)
+    return metadata is not None and same_topic(metadata.topic_id, topic_id) and newer(metadata.reset, known)
 
 
 def void_ends(start: SourceOffset, group: Mapping[TopicPartition, GroupOffset]) -> frozenset[TopicPartition]:
@@ -241,7 +246,8 @@ def void_ends(start: SourceOffset, group: Mapping[TopicPartition, GroupOffset]) 
     return frozenset(
         partition
         for partition, (held, metadata) in found.items()
-        if was_reset(metadata, start.reset) or (metadata is None and held.offset != ends[partition])
+        if was_reset(metadata, start.topic_id(partition.topic), start.reset)
+        or (metadata is None and held.offset != ends[partition])
     )
 
 

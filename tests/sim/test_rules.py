@@ -756,6 +756,24 @@ def test_r117_a_client_is_replaced_if_topics_change_twice_during_its_drain() -> 
     assert _owns_at(script, "q5") < 60.0
 
 
+@pytest.mark.rule("R85")
+def test_r85_an_eager_client_that_joined_twice_during_a_revoke_has_its_last_assignment() -> None:
+    """1. q1 drains, because q2 has joined. 2. Partitions are added: q1's client joins, and has orders-0 to orders-3.
+    3. q3 joins. 4. A partition is added: q1's client joins again, and has orders-0 to orders-2."""
+    settings = {"protocol": "eager", "queries": 3, "topics": (("orders", 4),), "joins_in_callback": True}
+    script = _script(drain_s=50.0, length_s=60.0, **settings)
+    script.on(3.0, lambda: script.batches_take(30.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(8.0, lambda: script.cluster.grow("orders", 8))
+    script.on(16.0, script.starts("q3"))
+    script.on(19.0, lambda: script.cluster.grow("orders", 9))
+    script.on(20.0, lambda: script.batches_take(0.1, "q1"))
+    for moment in (40.0, 42.0, 44.0):
+        script.on(moment, script.writes(5))
+    assert [problem for problem in script.judged() if problem.startswith(("P5", "WATCH"))] == []
+    assert script.world.coverage["joined during a revoke (R85)"] == 2
+
+
 @pytest.mark.rule("R14")
 def test_r14_a_commit_in_doubt_is_repeated_one_at_a_time() -> None:
     """1. A commit's outcome is unknown, so it is sent again. 2. That has no answer for two seconds."""
@@ -1047,15 +1065,29 @@ def test_r118_a_killed_member_has_its_partitions_until_its_session_expires(proto
     assert sum(len(batch.rows) for batch in q2.batches if batch.at <= run.ended_at) == 3
 
 
-@pytest.mark.parametrize("spark", ["4.0", "4.2"])
-@pytest.mark.parametrize("protocol", ["eager", "kip848"])
-def test_the_sources_of_a_query_do_not_read_a_partition_in_the_same_batch(protocol: str, spark: str) -> None:
-    """1. The first source has planned. 2. The second one waits for its partitions. 3. The drain of the first ends."""
+@pytest.mark.parametrize(
+    ("protocol", "spark", "trigger", "waits"),
+    [
+        ("eager", "4.0", Trigger.ONCE, {"drain_s": 30.0}),
+        ("eager", "4.2", Trigger.ONCE, {"drain_s": 30.0}),
+        ("kip848", "4.0", Trigger.ONCE, {"drain_s": 30.0}),
+        ("kip848", "4.2", Trigger.ONCE, {"drain_s": 30.0}),
+        # maxBatchMs passes before the drain ends, and both sooner than a first assignment is waited for.
+        ("eager", "4.0", Trigger.ONCE, {"drain_s": 60.0, "max_batch_s": 20.0}),
+        ("kip848", "4.2", Trigger.AVAILABLE_NOW, {"drain_s": 60.0, "max_batch_s": 20.0}),
+        ("cooperative", "4.2", Trigger.PROCESSING_TIME, {"drain_s": 60.0, "max_batch_s": 4.0}),
+        ("eager", "4.2", Trigger.PROCESSING_TIME, {"drain_s": 2.0}),
+    ],
+)
+def test_the_sources_of_a_query_do_not_read_a_partition_in_the_same_batch(
+    protocol: str, spark: str, trigger: Trigger, waits: dict[str, float]
+) -> None:
+    """1. The first source has planned. 2. The second one waits for its partitions. 3. The first one gives them up."""
     script = _script(
-        protocol, queries=1, topics=(("orders", 4),), two_sources=True, drain_s=30.0, session_s=45.0, spark=spark
+        protocol, queries=1, topics=(("orders", 4),), two_sources=True, session_s=45.0, spark=spark, **waits
     )
     q1 = script.app("q1")
-    q1.trigger, script.rest_s["q1"] = Trigger.ONCE, 1000.0
+    q1.trigger, script.rest_s["q1"] = trigger, 1000.0
     script.on(0.0001, script.writes(3))
     script.run()
     ended_at = q1.runs[0].ended_at

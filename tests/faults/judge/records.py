@@ -230,11 +230,19 @@ def _reports_of(facts: Facts, log: Log) -> list[Report]:
 
 
 def _was_seen(facts: Facts, log: Log, offset: int) -> bool:
-    """Whether the product must know of the record: of a topic that is gone, only what it has seen before."""
+    """Whether the product must know of the record: of a topic that is gone, only what it has seen before.
+
+    A query requests no log's end while its batch is in flight.
+    """
     ended = facts.ended(log)
     if ended is None or facts.is_removed(log, offset):
         return True
-    return facts.acknowledged_at.get(log, {}).get(offset, ended) < ended - SEEN_S
+    written = facts.acknowledged_at.get(log, {}).get(offset, ended)
+    planned = [batch for batch in facts.batches if batch.planned_at <= ended and batch.reads(log)]
+    newest = planned[-1] if planned else None
+    if newest is not None and newest.at is not None and newest.planned_at <= written and newest.at > ended - SEEN_S:
+        return False
+    return written < ended - SEEN_S
 
 
 def _false_reports(facts: Facts, readers: Readers) -> Iterator[Violation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -275,7 +275,7 @@ class Application:
     def _begin(self, leader: Application) -> Source:
         """Begin a run of this source of a query."""
         self.process, self.run, self.fails_on_data_loss = leader.process, leader.run, leader.fails_on_data_loss
-        self.begun, self.session = None, self._make()
+        self.begun, self.session = None, self._make([other for other in leader.sources if other is not self])
         return Source(self, self.session, SourceOffset(self._lineage()))
 
     def _check_answer(self) -> None:
@@ -298,7 +298,7 @@ class Application:
         if wrong:
             self.answers.append(f"{self.name} answers that nothing is repeated, but {wrong}")
 
-    def _make(self) -> Session:
+    def _make(self, siblings: Sequence[Application]) -> Session:
         world, process = self.world, self.process
         assert process is not None
         options = self._options(fail_on_data_loss=self.fails_on_data_loss)
@@ -316,7 +316,7 @@ class Application:
             options,
             clock=clock, cluster=cluster, member=member, metrics=metrics, pause=world.pause, length=length,
             state_exists=SimStateFolder(self.checkpoint, self.settings.store).exists, lineages=self._lineage,
-            sibling=lambda: self.settings.two_sources,
+            sibling=lambda: any(other.session is not None and other.session._started for other in siblings),
         )  # fmt: skip
 
     def _watch(self, member: MembershipThread) -> None:

@@ -1113,6 +1113,16 @@ def test_an_eager_revoke_gives_everything_up_and_joins_anew() -> None:
         assert bed.group.named("stay_out") == []
 
 
+@pytest.mark.parametrize("incremental", [False, True])
+def test_an_eager_assignment_replaces_the_one_before_it(incremental: bool) -> None:
+    """A client that has joined twice during a revoke reports two assignments after it."""
+    with running(FakeGroup(incremental=incremental)) as bed:
+        bed.group.assign(P0, P1)
+        bed.group.assign(P0)
+        owned = (P0, P1) if incremental else (P0,)
+        bed.until("both", lambda view: not bed.group.waiting and tuple(p.partition for p in view.partitions) == owned)
+
+
 @pytest.mark.parametrize(
     ("incremental", "static", "stays_out"), [(False, False, True), (False, True, False), (True, False, False)]
 )

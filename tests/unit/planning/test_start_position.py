@@ -345,16 +345,19 @@ def test_a_reset_that_the_checkpoint_knows_changes_nothing() -> None:
     assert decide_start(known, Basis.STARTING_POSITION) == StartDecision(P0, Basis.LINEAGE, 900)
 
 
-def test_a_recreated_topic_after_a_reset_starts_at_its_beginning() -> None:
-    after = was_reset(0, THEIRS, 900, written_for="the deleted topic's id")
-    assert decide_start(after, Basis.STARTING_POSITION) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
+@pytest.mark.parametrize(("own", "basis"), [(None, Basis.FIRST_OFFSET), (900, Basis.LINEAGE)])
+@pytest.mark.rule("R83")
+def test_the_reset_of_a_deleted_topic_does_not_count_for_the_recreated_one(own: int | None, basis: Basis) -> None:
+    """The late commit of a batch of the deleted topic carries it."""
+    after = was_reset(0, THEIRS, own, written_for="the deleted topic's id")
+    assert decide_start(after, Basis.STARTING_POSITION) == StartDecision(P0, basis, own, recreated=True)
 
 
 CHECKPOINT = offset_of(OffsetRange(P0, 800, 900), done={tp(1): 70})
 
 
-def held(offset: int, reset: Reset | None) -> GroupOffset:
-    return GroupOffset(offset, CommitMetadata(LINEAGE, TOPIC_ID, offset, offset, Pin(0, 2), reset=reset).to_text())
+def held(offset: int, reset: Reset | None, written_for: str = TOPIC_ID) -> GroupOffset:
+    return GroupOffset(offset, CommitMetadata(LINEAGE, written_for, offset, offset, Pin(0, 2), reset=reset).to_text())
 
 
 @pytest.mark.parametrize(
@@ -364,6 +367,8 @@ def held(offset: int, reset: Reset | None) -> GroupOffset:
         (CHECKPOINT, {P0: held(0, FIRST)}, {P0}),
         (CHECKPOINT, {P0: held(0, FIRST), tp(1): held(0, SECOND), tp(2): held(0, FIRST)}, {P0, tp(1)}),
         (replace(CHECKPOINT, reset=FIRST), {P0: held(0, SECOND)}, {P0}),
+        # a late commit for a deleted topic
+        (CHECKPOINT, {P0: held(0, FIRST, "the deleted topic's id"), tp(1): held(0, FIRST)}, {tp(1)}),
         # left alone
         (CHECKPOINT, {P0: held(850, None)}, set()),
         (replace(CHECKPOINT, reset=FIRST), {P0: held(850, FIRST)}, set()),

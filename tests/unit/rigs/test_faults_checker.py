@@ -291,6 +291,20 @@ def test_records_that_nobody_can_have_seen_before_their_topic_went() -> None:
     assert_good(story)
 
 
+@pytest.mark.parametrize(("planned_at", "is_silent"), [(15.0, False), (17.0, True)])
+def test_records_that_were_written_in_a_batch_that_ran_until_their_topic_went(
+    planned_at: float, is_silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a batch is in flight, its query requests no log's end. At 16 s the records are written."""
+    monkeypatch.setattr("tests.faults.judge.records.SEEN_S", 10.0)
+    story = recreated(unread=True)
+    story.produced = [replace(one, at=16.0) if one.offset >= 100 else one for one in story.produced]
+    n = story.plan_of(B, 2)
+    story.completed[n] = replace(story.completed[n], planned_at=planned_at, at=31.0)
+    story.tell(32.0, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 100, 100]], possible=[[TOPIC, 0, 90, 100]])
+    assert ("P8" in judged(story).violated()) == is_silent
+
+
 def test_a_batch_that_the_deletion_of_its_topic_cut_short() -> None:
     """[100, 110) was planned before the deletion; its end is committed, and the report names what was not read."""
     figures = assert_good(cut_short()).figures
