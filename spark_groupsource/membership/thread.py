@@ -166,7 +166,7 @@ class MembershipThread:
 
     def discard(self) -> None:
         """Forget a plan that Spark never logged."""
-        self._call("discard", self._member.discard)
+        self._call("discard", self._member.machine.discard)
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions. Partitions without an answer are left out."""

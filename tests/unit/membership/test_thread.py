@@ -1305,7 +1305,7 @@ def test_an_unexpected_error_ends_the_member_and_is_raised() -> None:
 
 def test_an_error_of_a_command_belongs_to_its_caller_alone() -> None:
     with in_flight() as bed:
-        with pytest.raises(Exception, match="BatchFixed while a batch is in flight"):
+        with pytest.raises(Exception, match="while another one is in flight"):
             bed.member.replay(flight(R1))
         bed.member.check()
 
