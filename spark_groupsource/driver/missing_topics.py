@@ -7,21 +7,19 @@ the reader process only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import DELETED, FEWER_PARTITIONS, RECREATED, LossReporter
-from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.clock import Deadline
+from spark_groupsource.cluster.port import TopicInfo
+from spark_groupsource.driver.context import QueryContext
+from spark_groupsource.driver.data_loss import DELETED, FEWER_PARTITIONS, RECREATED
 from spark_groupsource.driver.readiness import FIRST_ASSIGNMENT_S
 from spark_groupsource.driver.topics import NOTHING, Known, Missing, TopicWatch
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.commit_metadata import metadata_of
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, same_topic
-from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -31,26 +29,11 @@ _PAUSE_S = 0.1
 class MissingTopics:
     """Run the checks of `TopicWatch` and act on them. Every method raises `DataLossError` as failOnDataLoss says."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        cluster: ClusterPort,
-        *,
-        clock: Clock,
-        member: MembershipThread,
-        pause: Callable[[float], object],
-        topics: TopicWatch,
-        state: QueryState,
-        losses: LossReporter,
-    ) -> None:
-        self._options = options
-        self._cluster = cluster
-        self._clock = clock
-        self._member = member
-        self._pause = pause
+    def __init__(self, query: QueryContext, topics: TopicWatch) -> None:
+        self._options, self._clock, self._pause = query.options, query.clock, query.pause
+        self._cluster, self._member = query.cluster, query.member
+        self._state, self._losses = query.state, query.losses
         self._topics = topics
-        self._state = state
-        self._losses = losses
         self._start_checked = False
         # Whether the member has begun to join the group.
         self.joins = False

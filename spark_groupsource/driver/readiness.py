@@ -6,18 +6,15 @@ import logging
 from collections.abc import Callable
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.port import ClusterPort
+from spark_groupsource.clock import Deadline
 from spark_groupsource.driver.assignment_check import AssignmentCheck
+from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.driver.unassigned import UnassignedPartitions, Wanted
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.machine import GroupView, MemberState
-from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import member_left
-from spark_groupsource.membership.thread import MembershipThread
-from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.options.client_settings import librdkafka_has
-from spark_groupsource.options.model import NextTrigger, SourceOptions
+from spark_groupsource.options.model import NextTrigger
 
 LOG = logging.getLogger(__name__)
 
@@ -47,22 +44,9 @@ _PAUSE_S = 0.002
 class CommitWait:
     """Delay a plan until the group has accepted all completed offsets. Main thread only."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        length: SessionLength,
-        *,
-        clock: Clock,
-        member: MembershipThread,
-        metrics: MetricsLog,
-        pause: Callable[[float], object],
-    ) -> None:
-        self._options = options
-        self._length = length
-        self._clock = clock
-        self._member = member
-        self._metrics = metrics
-        self._pause = pause
+    def __init__(self, query: QueryContext) -> None:
+        self._options, self._length, self._metrics = query.options, query.length, query.metrics
+        self._clock, self._member, self._pause = query.clock, query.member, query.pause
         # Set while batches go on without commits. When it expires, the group may have ended the member's session.
         self._behind: Deadline | None = None
         # When the first of these batches was complete.
@@ -148,26 +132,12 @@ class CommitWait:
 class Readiness:
     """Wait until the member may plan. Main thread only."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        length: SessionLength,
-        commits: CommitWait,
-        *,
-        clock: Clock,
-        cluster: ClusterPort,
-        member: MembershipThread,
-        sibling: Callable[[], bool],
-        pause: Callable[[float], object],
-    ) -> None:
-        self._options = options
-        self._length = length
+    def __init__(self, query: QueryContext, commits: CommitWait, sibling: Callable[[], bool]) -> None:
+        self._options, self._length = query.options, query.length
+        self._clock, self._member, self._pause = query.clock, query.member, query.pause
         self._commits = commits
-        self._check = AssignmentCheck(options, clock=clock, cluster=cluster, member=member)
-        self._unassigned = UnassignedPartitions(options, clock=clock, cluster=cluster, member=member, sibling=sibling)
-        self._clock = clock
-        self._member = member
-        self._pause = pause
+        self._check = AssignmentCheck(query)
+        self._unassigned = UnassignedPartitions(query, sibling)
         self._first_assignment: Deadline | None = None
         self._joins_again = False
 

@@ -12,20 +12,18 @@ from dataclasses import replace
 from functools import partial
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, StepDeadline
+from spark_groupsource.clock import StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import all_partitions, check_named, look_up, partitions_of
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
+from spark_groupsource.driver.context import QueryContext
+from spark_groupsource.driver.data_loss import TruncationWatch
 from spark_groupsource.driver.first_starts import FRESH_S, FirstStarts
-from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.driver.shared_state import SharedState
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.machine import GroupView, OwnedView
-from spark_groupsource.membership.thread import MembershipThread
-from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import (
     MAX_KNOWN_TOPICS,
     Anchor,
@@ -40,7 +38,6 @@ from spark_groupsource.model.offsets import (
     Reset,
     SourceOffset,
     TopicPartition,
-    new_lineage,
     newer,
     same_topic,
 )
@@ -80,33 +77,21 @@ class StartPositions:
 
     def __init__(
         self,
-        options: SourceOptions,
+        query: QueryContext,
         *,
-        clock: Clock,
-        cluster: ClusterPort,
-        member: MembershipThread,
-        state: QueryState,
-        losses: LossReporter,
         recreated: RecreatedTopics,
         truncation: TruncationWatch,
         shared: SharedState,
-        metrics: MetricsLog,
-        pause: Callable[[float], object],
-        lineages: Callable[[], str] = new_lineage,
+        lineages: Callable[[], str],
     ) -> None:
-        self._options = options
-        self._clock = clock
-        self._cluster = cluster
-        self._member = member
-        self._state = state
-        self._losses = losses
+        self._options, self._clock, self._pause, self._metrics = query.options, query.clock, query.pause, query.metrics
+        self._cluster, self._member = query.cluster, query.member
+        self._state, self._losses = query.state, query.losses
         self._recreated = recreated
         self._truncation = truncation
         self._shared = shared
-        self._metrics = metrics
-        self._pause = pause
         self._new_lineage = lineages
-        self._first = FirstStarts(options, clock)
+        self._first = FirstStarts(query.options, query.clock)
         # When the group's offsets were requested last, in seconds of the boot time.
         self._fetched_s = 0.0
         self._reported_too_many = False
