@@ -36,7 +36,6 @@ from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, Mem
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import StopCause, member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
@@ -94,7 +93,6 @@ class Session:
         pause: Callable[[float], object],
         lag: LagThread | None = None,
         watch: StopWatch | None = None,
-        length: SessionLength | None = None,
         state_exists: Callable[[], bool | None] = lambda: None,
         sibling: Callable[[], bool] = lambda: False,
         metrics_port: MetricsServer | None = None,
@@ -107,17 +105,16 @@ class Session:
         self._lag = lag
         self._metrics_port = metrics_port
         self._watch = watch
-        self._length = SessionLength(options) if length is None else length
         self._metrics = metrics
         self._pause = pause
         self._state = QueryState(clock)
         self._losses = LossReporter(options, metrics, self._state)
-        query = QueryContext(options, clock, cluster, member, metrics, self._length, pause, self._state, self._losses)
+        query = QueryContext(options, clock, cluster, member, metrics, member.length, pause, self._state, self._losses)
         self._draining = Draining(query, watch)
         self._sizing = TaskSizing(options)
         self._truncation = TruncationWatch(cluster, self._state, read_committed=options.read_committed)
         recreated = RecreatedTopics(query)
-        self._shared = SharedState(options, state_exists, self._length, clock=clock, metrics=metrics)
+        self._shared = SharedState(options, state_exists, member.length, clock=clock, metrics=metrics)
         self._starts = StartPositions(
             query, recreated=recreated, truncation=self._truncation, shared=self._shared, lineages=lineages
         )
@@ -162,8 +159,8 @@ class Session:
                 " Give the source the writer's checkpointLocation: group=%s",
                 self._options.group_id,
             )
-        if self._length.is_the_brokers:
-            self._length.learn(self._cluster.group_session_s(self._options.group_id))
+        if self._member.length.is_the_brokers:
+            self._member.length.learn(self._cluster.group_session_s(self._options.group_id))
         self._missing.joins = True
         self._member.start()
         self._member.subscribe(self._topics.names)
@@ -359,7 +356,7 @@ class Session:
         if flight is None:
             self._reads.resumed(start)
         try:
-            completed_s = self._member.complete(start)
+            self._member.complete(start)
         finally:
             # R92: also if the member has left
             if flight is not None and flight.end == start:
@@ -368,7 +365,7 @@ class Session:
             # Spark continues from an older offset: it never logged the plan.
             self._member.discard()
         elif flight is not None:
-            self._sizing.completed(completed_s)
+            self._sizing.completed(self._member.status.completed_s)
             if flight.read:
                 self._metrics.batches_read[flight.reader] += 1
             else:
