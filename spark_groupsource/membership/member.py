@@ -16,6 +16,7 @@ from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.client_renewal import ClientRenewal
 from spark_groupsource.membership.committer import Committer
 from spark_groupsource.membership.completion import LAST_CHECK_S, CompletionWatch
+from spark_groupsource.membership.context import MemberContext
 from spark_groupsource.membership.events import (
     AssignmentEnded,
     DrainExpired,
@@ -114,22 +115,14 @@ class Member:
             on_complete=self._complete_by_log, runner=runner,
         )  # fmt: skip
         self._report = MemberReport(options.group_id, self.machine, metrics)
+        context = MemberContext(options, port, clock, self.machine, self._report, length, serve_commands)
         self.error: BaseException | None = None
         self.status = MemberStatus()
         self._topics: tuple[str, ...] = ()
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
-        self._committer = Committer(
-            port, clock, machine=self.machine, report=self._report, serve_commands=serve_commands
-        )
-        self.proof = MembershipProof(
-            options, clock,
-            machine=self.machine, report=self._report, length=length,
-            commit=self._committer.now, handle_answer=self._handle_answer,
-        )  # fmt: skip
-        self._renewal = ClientRenewal(
-            options, port, clock,
-            report=self._report, length=length, serve_commands=serve_commands, may_leave=self._may_leave,
-        )  # fmt: skip
+        self._committer = Committer(context)
+        self.proof = MembershipProof(context, self._committer.now, self._handle_answer)
+        self._renewal = ClientRenewal(context, self._may_leave)
         # When the batch in flight was fixed: option maxBatchMs counts from then on.
         self._fixed_s = 0.0
         # The batch for which the partitions were given up. The member is in no group until this batch has ended.
