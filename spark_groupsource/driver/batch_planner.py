@@ -128,7 +128,7 @@ class BatchPlanner:
         survey = self._cluster.survey(item.partition for item in unread)
         self._truncation.learn(unread)
         truncated = self._truncation.truncated(known_backlogs({r.partition: r.end for r in unread}, survey.ends))
-        return self._losses.trim_lost(self._losses.skip_truncated(every, truncated), survey.beginnings)
+        return self._losses.trim_lost(every, truncated, survey.beginnings)
 
     def _nothing(self, positions: Mapping[TopicPartition, int], may_be_last: bool) -> Step:
         """Return that there is nothing to read; in a last trigger, only if no log may have been truncated.
