@@ -47,10 +47,8 @@ class CommitWait:
     def __init__(self, query: QueryContext) -> None:
         self._options, self._length, self._metrics = query.options, query.length, query.metrics
         self._clock, self._member, self._pause = query.clock, query.member, query.pause
-        # Set while batches go on without commits. When it expires, the group may have ended the member's session.
-        self._behind: Deadline | None = None
-        # When the first of these batches was complete.
-        self._began_s = 0.0
+        # When the first batch was complete of those that go on without commits; None while there are none.
+        self._behind_since_s: float | None = None
         self._reported_cut_off = False
 
     def accepted(self) -> bool:
@@ -75,29 +73,27 @@ class CommitWait:
         2. Batch N+1 is read and completed, and the session expires.
         3. The next owner repeats both; promise P6 allows one.
         """
-        if self._behind is not None and self._member.status.behind_since_s != self._began_s:
+        if self._behind_since_s not in (None, self._member.status.behind_since_s):
             self._caught_up()
         patience = Deadline(self._clock, COMMIT_S)
         # R9: the group must hold all completed offsets
-        while not (accepted := self._member.view().committed) and self._behind is None:
+        while not (accepted := self._member.view().committed) and self._behind_since_s is None:
             if self._member.stopping:
                 return False
             if patience.expired():
                 text = "batches go on, although no commit was accepted for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
                 # R71: since the first commit without an answer, and not since this trigger
-                self._began_s = self._member.status.behind_since_s
-                passed_s = self._clock.monotonic_s() - self._began_s
-                self._behind = Deadline(self._clock, self._length.shortest_s - passed_s)
+                self._behind_since_s = self._member.status.behind_since_s
                 self._metrics.write("commits", behind=True)
                 return False
             self._pause(_PAUSE_S)
-        if accepted and self._behind is not None:
+        if accepted and self._behind_since_s is not None:
             self._caught_up()
         return True
 
     def _caught_up(self) -> None:
-        self._behind, self._reported_cut_off = None, False
+        self._behind_since_s, self._reported_cut_off = None, False
         LOG.info("commits are accepted again: group=%s", self._options.group_id)
         self._metrics.write("commits", behind=False)
 
@@ -116,8 +112,10 @@ class CommitWait:
         """
         if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
             return False
+        if view.committed or self._behind_since_s is None:
+            return False
         # R71: the group may have ended the session
-        if view.committed or self._behind is None or not self._behind.expired():
+        if self._clock.monotonic_s() - self._behind_since_s < self._length.shortest_s:
             return False
         if not self._reported_cut_off:
             self._reported_cut_off = True

@@ -58,7 +58,7 @@ class MembershipProof:
             longest_s = min(longest_s, self._length.shortest_s / 3)
         # R67: the session may have expired meanwhile
         if gap_s > longest_s and not self._options.subscription.partitions:
-            self._machine.membership_doubted()
+            self._machine.proven = False
             self._report.doubted(gap_s)
             self._pace.hurry()
 
@@ -75,13 +75,13 @@ class MembershipProof:
             return
         proof = machine.proof()
         if not proof:
-            machine.membership_proven()
+            machine.proven = True
         elif self._pace.due():
             self.measure_gap_s()
             result = self._commit(proof)
             reach("before-proof-answer", self._options.client_id)
             # R67: a slower answer proves nothing
             if self.measure_gap_s() < self._length.shortest_s / 2 and result.acknowledged:
-                machine.membership_proven()
+                machine.proven = True
                 self._report.proven()
             self._handle_answer(result)

@@ -8,8 +8,8 @@ A table holds the transitions of the member in its group: `GROUP_TRANSITIONS`. A
 only: partitions are handed over as soon as no batch in flight reads them.
 
 Facts that may arrive in every state are methods, not events of the table: offsets that were fetched or acknowledged,
-start positions that were established or forgotten, doubt and proof of the membership. None of them changes a state or
-ends a wait. They change what is known of owned partitions, and nothing for others.
+start positions that were established or forgotten. None of them changes a state or ends a wait. They change what is
+known of owned partitions, and nothing for others.
 
 Invariants:
 - only owned partitions are committed, and only forward (promises P4, P5);
@@ -162,6 +162,7 @@ class MemberMachine:
 
     state: MemberState = MemberState.DOWN
     assignment: int = 0
+    # False from a silence in which the session may have expired, until the coordinator has accepted a commit again.
     proven: bool = True
     _owned: dict[TopicPartition, Owned] = field(default_factory=dict)
     # The newest completed offsets: of owned partitions, and of those that left before the group had accepted them (rule
@@ -356,14 +357,6 @@ class MemberMachine:
         """Take over the commits of `batch`, if it is the one in flight."""
         if self._flight is not None and self._flight.end == batch.end:
             self._flight = batch
-
-    def membership_doubted(self) -> None:
-        """Record that the session may have expired: nothing is planned until the membership is proven."""
-        self.proven = False
-
-    def membership_proven(self) -> None:
-        """Record that the coordinator accepted a commit of this member's generation."""
-        self.proven = True
 
     # --- queries: change nothing
 

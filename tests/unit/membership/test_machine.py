@@ -549,9 +549,9 @@ def test_there_is_no_proof_without_an_offset_in_the_group() -> None:
 def test_doubt_keeps_the_view_from_being_settled() -> None:
     machine = joined((0, 10))
     assert machine.view().settled
-    machine.membership_doubted()
+    machine.proven = False
     assert not machine.view().settled
-    machine.membership_proven()
+    machine.proven = True
     assert machine.view().settled
 
 
