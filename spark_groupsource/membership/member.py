@@ -163,7 +163,7 @@ class Member:
         self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._completion.wait_s(_STEP_S))
         self.proof.notice_gap()
         if self._is_out_of_the_group:
-            self._completion.check_often()
+            self._completion.check(waits=True)
             return
         self.check()
         if self._renewal.due:
@@ -213,10 +213,8 @@ class Member:
 
     def _check_completion(self) -> None:
         """Complete the batch in flight as soon as Spark's commit log has it."""
-        if self._stop_wait is not None or self._misses_rebalances or self._is_overdue():
-            self._completion.check_often()
-        else:
-            self._completion.check_sometimes()
+        waits = self._stop_wait is not None or self._misses_rebalances or self._is_overdue()
+        self._completion.check(waits=waits)
 
     def _complete_by_log(self, end: SourceOffset) -> None:
         """Complete the batch that ends at `end`, because the commit log has it. The answer may be late (rule R25).
@@ -614,7 +612,7 @@ class Member:
                 self._serve_commands(_STEP_S)
                 # A pause of the process during the drain puts the membership of the kept partitions in doubt, too.
                 self.proof.notice_gap()
-                self._completion.check_often()
+                self._completion.check(waits=True)
         return hand_over
 
     def _drain_deadline_passed(self, deadline: Deadline) -> bool:
