@@ -353,7 +353,7 @@ class StartPositions:
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
         for partition, (_, metadata) in committed.items():
             if metadata is not None:
-                self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
+                self._state.partition(partition).anchor = Anchor(metadata.topic_id, metadata.pin, metadata.reset)
         replay = plan_replay(end, ranges, committed)
         conflicts.check_allowed(replay.conflicts, self._options.on_conflict)
         self._shared.check_replay(replay.others)

@@ -121,7 +121,7 @@ class TopicWatch:
 
         Raises `OptionError` for a partition of option assign that does not exist.
         """
-        self._state.started_with({topic: info.topic_id for topic, info in topics.items()})
+        self._state.ids_at_start = {topic: info.topic_id for topic, info in topics.items()}
         check_assigned(self._options.subscription, topics)
         self._checked = Deadline(self._clock, self._refresh_s)
         self._access.wait()
@@ -298,7 +298,7 @@ class TopicWatch:
         # Read by others, handed over before, or reported by an earlier run. A topic of a pattern may also have been
         # created and deleted unnoticed.
         # R42: a topic that existed when the query started is no wrong name
-        never = {t for t in not_read - elsewhere if self._state.id_at_start(t) is None}
+        never = not_read - elsewhere - self._state.ids_at_start.keys()
         never = never if self._options.subscription.pattern is None else set()
         # R41: left out until it exists
         left = self._present(self._owned, topics) - cut.keys()
