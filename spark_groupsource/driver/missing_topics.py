@@ -74,13 +74,13 @@ class MissingTopics:
         if missing.never_existed:
             self._losses.report_missing(missing.deleted, DELETED)
             raise error
-        self._leave_out(missing)
+        self._leave_out(missing, known)
 
     def check_start(self, known: Known) -> None:
         """Compare once after a start what the checkpoint has read with the cluster."""
         if not self._start_checked:
             self._topics.warn_if_another_query(known)
-            self._leave_out(self._topics.started_from(known))
+            self._leave_out(self._topics.started_from(known), known)
             self._compare_left()
             self._start_checked = True
 
@@ -88,7 +88,7 @@ class MissingTopics:
         """Find the topics again if the interval has passed. Return whether the member must subscribe again."""
         changed = self._topics.refresh(known)
         if changed:
-            self._leave_out(self._topics.missing_unassigned(known))
+            self._leave_out(self._topics.missing_unassigned(known), known)
         return changed
 
     def leave_out_of(self, view: GroupView, known: Known) -> GroupView:
@@ -136,7 +136,7 @@ class MissingTopics:
                 self._state.share(unshared)
             if not self._topics.assigned:
                 self._state.share(missing.recreated)
-            self._leave_out(missing, held=False, others=others)
+            self._leave_out(missing, NOTHING, held=False, others=others)
             if not waits or self._member.stopping:
                 return
             self._pause(_PAUSE_S)
@@ -157,11 +157,12 @@ class MissingTopics:
                 return len(members) > 1
             self._pause(_PAUSE_S)
 
-    def _leave_out(self, missing: Missing, *, held: bool = True, others: bool = False) -> None:
+    def _leave_out(self, missing: Missing, known: Known, *, held: bool = True, others: bool = False) -> None:
         self._losses.report_missing(missing.deleted, DELETED, held=held, others=others)
         self._losses.report_missing(missing.recreated, RECREATED, held=held, others=others)
         if new := set(missing.not_read) - self._state.deleted:
-            done = [f"{partition} at {at}" for partition, at in sorted(missing.handed_over.items())]
+            # How far this query had read them before it handed them over.
+            done = [f"{partition} at {at}" for partition, at in sorted(known.done.items()) if partition.topic in new]
             LOG.warning(
                 "deleted topics of which other members have read last, if any: group=%s topics=%s handed_over=%s",
                 self._options.group_id, sorted(new), done,
