@@ -394,8 +394,11 @@ class LibrdkafkaCluster:
         names = sorted(topics)
         if not names:
             return {}
-        send = self._topics_or_known_sent if or_known else self._topics_sent
-        return self._asked("DescribeTopics", lambda timeout_s: send(names, timeout_s)(), _UNKNOWN_TOPIC_PATIENCE_S)
+
+        def ask(timeout_s: float) -> dict[str, TopicInfo]:
+            return self._topics_sent(names, timeout_s, or_known=or_known)()
+
+        return self._asked("DescribeTopics", ask, _UNKNOWN_TOPIC_PATIENCE_S)
 
     def log_offsets(
         self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
@@ -420,7 +423,7 @@ class LibrdkafkaCluster:
                 self._admin.require_leaders(wanted, timeout_s)
                 ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)()
                 beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
-                topics = self._topics_or_known_sent(names, timeout_s)
+                topics = self._topics_sent(names, timeout_s, or_known=True)
                 return LogSurvey(ends, beginnings(), topics())
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S) if wanted else LogSurvey({}, {}, {})
@@ -544,26 +547,33 @@ class LibrdkafkaCluster:
 
     # --- helpers: send a request, and return a function that waits for the response
 
-    def _topics_or_known_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
-        """Request topics; as last known, if other brokers have answered but the controller does not answer.
+    def _topics_sent(
+        self, names: Sequence[str], timeout_s: float, *, or_known: bool
+    ) -> Callable[[], dict[str, TopicInfo]]:
+        """Request topics. `or_known`: as last known, if other brokers have answered but the controller does not answer.
 
         A topic that was recreated meanwhile is noticed when the controller is back. What was read of it until then is
         read again from its beginning.
         """
-        is_known = self._topics.keys() >= set(names)
-        if is_known and not self._admin.controller_answers:
-            return lambda: {name: self._topics[name] for name in names}
-        topics = self._topics_sent(names, timeout_s)
+        known = {name: self._topics[name] for name in names} if or_known and self._topics.keys() >= set(names) else {}
+        if known and not self._admin.controller_answers:
+            return lambda: known
+        futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
 
         def answers() -> dict[str, TopicInfo]:
             try:
-                return topics()
+                described = self._admin.described(futures)
             except _TopicError as error:
-                if error.cause.code() not in _AWAY or not is_known:
+                if error.cause.code() not in _AWAY or not known:
                     raise
                 # This client would continue to ask the dead controller.
                 self._admin.forget()
-                return {name: self._topics[name] for name in names}
+                return known
+            self._admin.saw(described, _leaders_described)
+            found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
+            self._topics |= found
+            self._admin.warn_without_ids(found)
+            return found
 
         return answers
 
@@ -595,19 +605,6 @@ class LibrdkafkaCluster:
                 missing = str(partition) if count else partition.topic
                 reason = "the topic or partition does not exist"
                 raise _Absent(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason), missing) from None
-
-    def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
-        futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
-
-        def answers() -> dict[str, TopicInfo]:
-            described = self._admin.described(futures)
-            self._admin.saw(described, _leaders_described)
-            found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
-            self._topics |= found
-            self._admin.warn_without_ids(found)
-            return found
-
-        return answers
 
     def _offsets_sent(
         self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float, *, uncommitted: bool = False
