@@ -9,7 +9,7 @@ from pathlib import Path
 from scripts.markdown import table
 from spark_groupsource.checkpoint.stop_requests import Answer
 from spark_groupsource.driver.draining import END_AFTER_S
-from spark_groupsource.membership.events import BatchCompleted, BatchDiscarded, BatchFixed, DrainOutcome
+from spark_groupsource.membership.events import DrainOutcome
 from spark_groupsource.membership.machine import GROUP_TRANSITIONS, MemberState
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,8 +25,9 @@ revoke hands over as soon as the batch in flight holds none of its partitions, s
 two batches. A pair of state and event that is not in the table raises `IllegalTransition` and changes nothing.
 """
 
-BATCH = """At most one batch is in flight, from `BatchFixed` to `BatchCompleted` or `BatchDiscarded`. Several callers
-report that a batch is complete. The first one counts.
+BATCH = """At most one batch is in flight, from the moment at which its plan is fixed. It ends when Spark has recorded
+it as complete, or when Spark continues from an older offset, because it never logged the plan. Several callers report
+that it is complete. The first one counts.
 """
 
 STOPS = f"""It plans nothing any more. Its member leaves the group when the batch in flight has ended. If nobody has
@@ -74,7 +75,7 @@ def render() -> str:
     transitions: Mapping[tuple[Enum, type], Enum] = {**GROUP_TRANSITIONS}
     tables = state_table(MemberState), event_table(_events(transitions)), transition_table(transitions)
     parts = [HEAD, "## The member in its group\n", *tables]
-    parts += ["## The micro-batch\n", BATCH, event_table((BatchFixed, BatchCompleted, BatchDiscarded))]
+    parts += ["## The micro-batch\n", BATCH]
     outcomes = table(("outcome", "meaning"), ((f"`{outcome.name}`", outcome.value) for outcome in DrainOutcome))
     parts += ["## How a revoke's wait ends\n", outcomes]
     answers = table(("answer", "meaning"), ((f"`{answer.name}`", answer.value) for answer in Answer))

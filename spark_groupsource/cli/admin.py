@@ -243,7 +243,7 @@ class GroupAdmin:
         if _code(error) == KafkaError._UNSUPPORTED_FEATURE:
             servers = self._options.bootstrap_servers
             return CommandError(errors.COMMAND_UNSUPPORTED, servers=servers, request=request)
-        return map_error(self._options, kafka_error(error), request, self._requests.transport, topic)
+        return map_error(self._options, kafka_error(error), request, self._requests.transport, (topic,))
 
 
 def _code(error: KafkaException) -> int:

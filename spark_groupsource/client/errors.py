@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
@@ -224,13 +224,13 @@ def map_error(
     error: KafkaError,
     request: str,
     transport: TransportState,
-    topic: str = "?",
+    topics: Sequence[str] = ("?",),
     *,
     waited_s: float = CONTACT_TIMEOUT_S,
 ) -> GroupKafkaError:
     """Map a client's error to the one of the catalogue that names the option, the value and what to do.
 
-    `topic` may name several, comma separated. `waited_s` is the time that unreachable brokers had to answer.
+    `topics` are those that the request was about. `waited_s` is the time that unreachable brokers had to answer.
 
     Guards against:
     1. A provider of tokens is away. The client reports that, and goes on with the token that it has.
@@ -253,9 +253,11 @@ def map_error(
         )
     subscription = options.subscription
     if code in NO_TOPIC:
-        return OptionError(errors.TOPIC_UNKNOWN, option=subscription.option, value=subscription.value, topic=topic)
+        return OptionError(
+            errors.TOPIC_UNKNOWN, option=subscription.option, value=subscription.value, topic=", ".join(topics)
+        )
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return topics_denied(options, topic.split(", "))
+        return topics_denied(options, topics)
     return map_group_error(options, error) or KafkaUnavailableError(
         errors.CLUSTER_REQUEST_FAILED, request=request, reason=error.str()
     )

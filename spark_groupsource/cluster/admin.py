@@ -202,12 +202,12 @@ class AdminRequests:
             if topic in known and not any(found[topic][number : number + 1])
         }
 
-    def result(self, future: Future[Any], topic: str) -> Any:
-        """Return the result of a request about a topic. Raises `_TopicError`."""
+    def result(self, future: Future[Any], *topics: str) -> Any:
+        """Return the result of a request, which may be about topics. Raises `_TopicError`."""
         try:
             return self.answer(future, self.patience)
         except KafkaException as error:
-            raise _topic_error(topic, error) from None
+            raise _TopicError(kafka_error(error), *topics) from None
 
     def described(self, futures: Mapping[str, Future[TopicDescription]]) -> dict[str, TopicDescription]:
         """Return the results of a request for topics.
@@ -224,14 +224,14 @@ class AdminRequests:
                     raise
                 denied.append(error)
         if denied:
-            raise _TopicError(", ".join(error.topic for error in denied), denied[0].cause)
+            raise _TopicError(denied[0].cause, *(topic for error in denied for topic in error.topics))
         return found
 
     def require_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> None:
         """Learn the leaders, see `learn_leaders`. Raises `_TopicError` if a partition has none."""
         leaderless = sorted(self.learn_leaders(wanted, timeout_s))
         if leaderless:
-            raise _TopicError(leaderless[0].topic, KafkaError(KafkaError._NOENT, leaderless_reason(leaderless)))
+            raise _TopicError(KafkaError(KafkaError._NOENT, leaderless_reason(leaderless)), leaderless[0].topic)
 
     def learn_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> set[TopicPartition]:
         """Describe the topics of which the client does not know all leaders, so that it has them in its cache.
@@ -265,7 +265,7 @@ class AdminRequests:
             found = self._listed(names, timeout_s)
         for partition in wanted:
             if partition.partition >= len(found[partition.topic]):
-                raise _TopicError(str(partition), KafkaError(KafkaError._UNKNOWN_PARTITION))
+                raise _TopicError(KafkaError(KafkaError._UNKNOWN_PARTITION), str(partition))
         led = {partition for partition in wanted if found[partition.topic][partition.partition]}
         self._led |= led
         return set(wanted) - led
@@ -322,10 +322,10 @@ class AdminRequests:
         try:
             topics = self.client().list_topics(timeout=timeout_s).topics
         except KafkaException as error:
-            raise _topic_error("?", error) from None
+            raise _TopicError(kafka_error(error)) from None
         absent = next((name for name in names if name not in topics), None)
         if absent is not None:
-            raise _TopicError(absent, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            raise _TopicError(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), absent)
         return {name: _leaders(topics[name]) for name in names}
 
 
@@ -383,7 +383,7 @@ class LibrdkafkaCluster:
                     client.poll(0)
                     slow = kafka_error(error).code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
                     if not slow or deadline.expired() or self.transport.refused_for_good or self._abandoned():
-                        raise _topic_error("?", error) from None
+                        raise _TopicError(kafka_error(error)) from None
                     # The client continues to connect meanwhile, which takes some round trips.
                     self._patience()
                     self._pause(self._options.fetch_retry_interval_s)
@@ -398,8 +398,11 @@ class LibrdkafkaCluster:
         names = sorted(topics)
         if not names:
             return {}
-        send = self._topics_or_known_sent if or_known else self._topics_sent
-        return self._asked("DescribeTopics", lambda timeout_s: send(names, timeout_s)(), _UNKNOWN_TOPIC_PATIENCE_S)
+
+        def ask(timeout_s: float) -> dict[str, TopicInfo]:
+            return self._topics_sent(names, timeout_s, or_known=or_known)()
+
+        return self._asked("DescribeTopics", ask, _UNKNOWN_TOPIC_PATIENCE_S)
 
     def log_offsets(
         self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
@@ -424,7 +427,7 @@ class LibrdkafkaCluster:
                 self._admin.require_leaders(wanted, timeout_s)
                 ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)()
                 beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
-                topics = self._topics_or_known_sent(names, timeout_s)
+                topics = self._topics_sent(names, timeout_s, or_known=True)
                 return LogSurvey(ends, beginnings(), topics())
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S) if wanted else LogSurvey({}, {}, {})
@@ -451,10 +454,10 @@ class LibrdkafkaCluster:
             except KafkaException as error:
                 if kafka_error(error).code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=group) from None
-                raise _topic_error("?", error) from None
+                raise _TopicError(kafka_error(error)) from None
             for part in answers:
                 if part.error is not None:
-                    raise _TopicError(part.topic, part.error)
+                    raise _TopicError(part.error, part.topic)
             return {TopicPartition(part.topic, part.partition): part.offset for part in answers if part.offset >= 0}
 
         return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
@@ -467,7 +470,7 @@ class LibrdkafkaCluster:
         def ask(timeout_s: float) -> dict[str, frozenset[TopicPartition]] | None:
             future = self._admin.client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
             try:
-                found = self._admin.result(future, "?")
+                found = self._admin.result(future)
             except _TopicError as error:
                 if error.cause.code() in _AWAY:
                     raise
@@ -548,26 +551,33 @@ class LibrdkafkaCluster:
 
     # --- helpers: send a request, and return a function that waits for the response
 
-    def _topics_or_known_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
-        """Request topics; as last known, if other brokers have answered but the controller does not answer.
+    def _topics_sent(
+        self, names: Sequence[str], timeout_s: float, *, or_known: bool
+    ) -> Callable[[], dict[str, TopicInfo]]:
+        """Request topics. `or_known`: as last known, if other brokers have answered but the controller does not answer.
 
         A topic that was recreated meanwhile is noticed when the controller is back. What was read of it until then is
         read again from its beginning.
         """
-        is_known = self._topics.keys() >= set(names)
-        if is_known and not self._admin.controller_answers:
-            return lambda: {name: self._topics[name] for name in names}
-        topics = self._topics_sent(names, timeout_s)
+        known = {name: self._topics[name] for name in names} if or_known and self._topics.keys() >= set(names) else {}
+        if known and not self._admin.controller_answers:
+            return lambda: known
+        futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
 
         def answers() -> dict[str, TopicInfo]:
             try:
-                return topics()
+                described = self._admin.described(futures)
             except _TopicError as error:
-                if error.cause.code() not in _AWAY or not is_known:
+                if error.cause.code() not in _AWAY or not known:
                     raise
                 # This client would continue to ask the dead controller.
                 self._admin.forget()
-                return {name: self._topics[name] for name in names}
+                return known
+            self._admin.saw(described, _leaders_described)
+            found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
+            self._topics |= found
+            self._admin.warn_without_ids(found)
+            return found
 
         return answers
 
@@ -598,20 +608,7 @@ class LibrdkafkaCluster:
             if partition.partition >= count:
                 missing = str(partition) if count else partition.topic
                 reason = "the topic or partition does not exist"
-                raise _Absent(missing, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
-
-    def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
-        futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
-
-        def answers() -> dict[str, TopicInfo]:
-            described = self._admin.described(futures)
-            self._admin.saw(described, _leaders_described)
-            found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
-            self._topics |= found
-            self._admin.warn_without_ids(found)
-            return found
-
-        return answers
+                raise _Absent(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason), missing) from None
 
     def _offsets_sent(
         self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float, *, uncommitted: bool = False
@@ -675,7 +672,7 @@ class LibrdkafkaCluster:
                 if left == 0 or not self._may_heal(error.cause, absent or stale, outage):
                     waited_s = self._clock.monotonic_s() - begun_s
                     raise map_error(
-                        self._options, error.cause, request, self.transport, error.topic, waited_s=waited_s
+                        self._options, error.cause, request, self.transport, error.topics, waited_s=waited_s
                     ) from None
                 self._patience()
                 left = None if left is None else left - 1
@@ -696,12 +693,12 @@ class LibrdkafkaCluster:
 
 
 class _TopicError(Exception):
-    """A client's error about one topic, to be retried or mapped."""
+    """A client's error, to be retried or mapped. `topics` are those that it is about, as far as is known."""
 
-    def __init__(self, topic: str, cause: KafkaError) -> None:
+    def __init__(self, cause: KafkaError, *topics: str) -> None:
         super().__init__(cause.str())
-        self.topic = topic
         self.cause = cause
+        self.topics = topics or ("?",)
 
 
 class _Absent(_TopicError):
@@ -729,10 +726,6 @@ def _given(assignment: MemberAssignment, target: MemberAssignment | None) -> fro
     return given & {TopicPartition(part.topic, part.partition) for part in target.topic_partitions}
 
 
-def _topic_error(topic: str, error: KafkaException) -> _TopicError:
-    return _TopicError(topic, kafka_error(error))
-
-
 def _spec(edge: Edge | int) -> Any:
     spec: Any = OffsetSpec
     if edge is Edge.EARLIEST:
@@ -752,7 +745,7 @@ def _log_end(part: ClientPartition, answer: Any) -> LogEnd | None:
     if answer.offset == OFFSET_INVALID:
         # The client returns this, without an error, if the leader that it knows is dead, and continues to ask that one.
         reason = f"the leader of {part.topic}-{part.partition} did not answer"
-        raise _TopicError(part.topic, KafkaError(KafkaError._TIMED_OUT, reason))
+        raise _TopicError(KafkaError(KafkaError._TIMED_OUT, reason), part.topic)
     if answer.offset < 0:
         return None
     epoch = getattr(answer, "leader_epoch", None)

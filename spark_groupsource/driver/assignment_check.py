@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 
-from spark_groupsource.clock import Clock, Deadline, HeldFor, Pace
-from spark_groupsource.cluster.port import ClusterPort
+from spark_groupsource.clock import Deadline, HeldFor, Pace
+from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.report import named_partitions
-from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.offsets import TopicPartition
-from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -36,18 +34,16 @@ class AssignmentCheck:
        coordinator removes the member, and its batch is repeated.
     """
 
-    def __init__(self, options: SourceOptions, *, clock: Clock, cluster: ClusterPort, member: MembershipThread) -> None:
-        self._group = options.group_id
-        self._assigned_by_id = options.assigned_by_id
-        self._clock = clock
-        self._cluster = cluster
-        self._member = member
-        self._pace = Pace(clock, _LOOK_S)
+    def __init__(self, query: QueryContext) -> None:
+        self._group = query.options.group_id
+        self._assigned_by_id = query.options.assigned_by_id
+        self._clock, self._cluster, self._member = query.clock, query.cluster, query.member
+        self._pace = Pace(query.clock, _LOOK_S)
         self._seen = 0
         # Until when the same assignments are compared again; None while no answer has been lost.
         self._until: Deadline | None = None
         # The two assignments while they differ.
-        self._different = HeldFor[str](clock, _LASTS_S)
+        self._different = HeldFor[str](query.clock, _LASTS_S)
 
     def run(self, view: GroupView) -> None:
         """Compare, if an answer has been lost. Call it while no batch is in flight."""

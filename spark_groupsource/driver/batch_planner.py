@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch, known_backlogs
+from spark_groupsource.cluster.port import TopicInfo
+from spark_groupsource.driver.context import QueryContext
+from spark_groupsource.driver.data_loss import TruncationWatch, known_backlogs
 from spark_groupsource.driver.log_ends import LogWatch
-from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.readiness import CommitWait
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.failpoints import reach
@@ -50,28 +50,24 @@ Step = Plan | TryAgain | NothingToRead
 
 
 class BatchPlanner:
-    """Plan batches from settled positions. `name` is the name of the query in failpoints."""
+    """Plan batches from settled positions."""
 
     def __init__(
         self,
-        cluster: ClusterPort,
+        query: QueryContext,
         *,
         logs: LogWatch,
         recreated: RecreatedTopics,
         truncation: TruncationWatch,
-        state: QueryState,
-        losses: LossReporter,
         commits: CommitWait,
-        name: str | None,
     ) -> None:
-        self._cluster = cluster
+        self._cluster, self._state, self._losses = query.cluster, query.state, query.losses
         self._logs = logs
         self._recreated = recreated
         self._truncation = truncation
-        self._state = state
-        self._losses = losses
         self._commits = commits
-        self._name = name
+        # The name of the query in failpoints.
+        self._name = query.options.client_id
         self._usual_bytes = _USUAL_BYTES
 
     def step(self, positions: Mapping[TopicPartition, int], bounds: ReadBounds, *, may_be_last: bool = False) -> Step:
@@ -132,7 +128,7 @@ class BatchPlanner:
         survey = self._cluster.survey(item.partition for item in unread)
         self._truncation.learn(unread)
         truncated = self._truncation.truncated(known_backlogs({r.partition: r.end for r in unread}, survey.ends))
-        return self._losses.trim_lost(self._losses.skip_truncated(every, truncated), survey.beginnings)
+        return self._losses.trim_lost(every, truncated, survey.beginnings)
 
     def _nothing(self, positions: Mapping[TopicPartition, int], may_be_last: bool) -> Step:
         """Return that there is nothing to read; in a last trigger, only if no log may have been truncated.

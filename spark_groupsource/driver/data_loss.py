@@ -18,7 +18,7 @@ from spark_groupsource.cluster.port import ClusterPort, LogEnd, TopicInfo
 from spark_groupsource.driver.query_state import Mark, QueryState
 from spark_groupsource.errors import report_loss
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.planning.batch import Backlog
 
@@ -54,7 +54,10 @@ class LossReporter:
 
         Raises `DataLossError` if failOnDataLoss is true and records were removed.
         """
-        lost = lost_before({p: backlog.position for p, backlog in backlogs.items()}, beginnings)
+        unread = (
+            OffsetRange(partition, backlog.position, OFFSET_MAX) for partition, backlog in sorted(backlogs.items())
+        )
+        lost = removed_parts(unread, beginnings)
         self._report_certain(self._unreported(lost))
         kept = dict(backlogs)
         for item in lost:
@@ -62,29 +65,25 @@ class LossReporter:
         return kept
 
     def trim_lost(
-        self, ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, LogEnd | None]
+        self,
+        ranges: Collection[OffsetRange],
+        truncated: Mapping[TopicPartition, int],
+        beginnings: Mapping[TopicPartition, LogEnd | None],
     ) -> tuple[OffsetRange, ...]:
-        """Return the ranges of a replayed batch without records that were removed since it was planned.
+        """Return the ranges of a replayed batch without records that the logs have lost since it was planned.
 
-        Raises `DataLossError` if failOnDataLoss is true and records were removed.
+        `truncated` are the offsets of truncations. Raises `DataLossError` if failOnDataLoss is true and records were
+        lost.
         """
-        every = tuple(ranges)
-        lost = removed_parts(every, beginnings)
-        self._report_certain(lost)
-        starts = {item.partition: item.end for item in lost}
-        return tuple(OffsetRange(r.partition, starts.get(r.partition, r.start), r.end, r.leader_epoch) for r in every)
-
-    def skip_truncated(
-        self, ranges: Iterable[OffsetRange], logs: Mapping[TopicPartition, int]
-    ) -> tuple[OffsetRange, ...]:
-        """Return the ranges of a replayed batch without records that a truncated log has lost.
-
-        Raises `DataLossError` if failOnDataLoss is true and records were lost.
-        """
-        every = tuple(ranges)
-        self.report_truncated({r.partition: (logs[r.partition], r.end) for r in every if r.partition in logs})
-        ends = {r.partition: max(r.start, logs.get(r.partition, r.end)) for r in every}
-        return tuple(OffsetRange(r.partition, r.start, ends[r.partition], r.leader_epoch) for r in every)
+        self.report_truncated(
+            {r.partition: (truncated[r.partition], r.end) for r in ranges if r.partition in truncated}
+        )
+        ends = {r.partition: max(r.start, truncated.get(r.partition, r.end)) for r in ranges}
+        kept = [replace(item, end=ends[item.partition]) for item in ranges]
+        removed = removed_parts(kept, beginnings)
+        self._report_certain(removed)
+        starts = {item.partition: item.end for item in removed}
+        return tuple(replace(item, start=starts.get(item.partition, item.start)) for item in kept)
 
     def report_recreated(
         self,
@@ -278,18 +277,10 @@ def _listed(ranges: Iterable[OffsetRange]) -> list[list[str | int]]:
     return [[*item.partition, item.start, item.end] for item in ranges]
 
 
-def lost_before(
-    positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, LogEnd | None]
-) -> list[OffsetRange]:
-    """Return the ranges from these positions to where the logs begin now: their records no longer exist."""
-    lows = {partition: begin.offset for partition, begin in beginnings.items() if begin is not None}
-    return [OffsetRange(p, at, lows[p]) for p, at in sorted(positions.items()) if lows.get(p, at) > at]
-
-
 def removed_parts(
     ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, LogEnd | None]
 ) -> list[OffsetRange]:
-    """Return the parts of these ranges that are before the beginnings of their logs."""
+    """Return the parts of these ranges that are before the beginnings of their logs: the records do not exist."""
     lows = {partition: begin.offset for partition, begin in beginnings.items() if begin is not None}
     cut = ((item, min(item.end, lows.get(item.partition, 0))) for item in ranges)
     return [OffsetRange(item.partition, item.start, end) for item, end in cut if end > item.start]

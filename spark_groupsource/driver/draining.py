@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Deadline
+from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.stopping import member_left
-from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.sidecars.stop_watch import StopWatch
 
 # Seconds from the end of a member that was asked to stop to the end of its query, if nobody stops the query before.
@@ -20,10 +20,8 @@ _LEAVE_S = 5.0
 class Draining:
     """What is left of a query after a stop was requested. `watch` is None if the query's checkpoint is not known."""
 
-    def __init__(self, group: str, clock: Clock, member: MembershipThread, watch: StopWatch | None) -> None:
-        self._group = group
-        self._clock = clock
-        self._member = member
+    def __init__(self, query: QueryContext, watch: StopWatch | None) -> None:
+        self._group, self._clock, self._member = query.options.group_id, query.clock, query.member
         self._watch = watch
         # Set when the member has left although Spark goes on.
         self._end: Deadline | None = None

@@ -7,21 +7,19 @@ the reader process only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import DELETED, FEWER_PARTITIONS, RECREATED, LossReporter
-from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.clock import Deadline
+from spark_groupsource.cluster.port import TopicInfo
+from spark_groupsource.driver.context import QueryContext
+from spark_groupsource.driver.data_loss import DELETED, FEWER_PARTITIONS, RECREATED
 from spark_groupsource.driver.readiness import FIRST_ASSIGNMENT_S
 from spark_groupsource.driver.topics import NOTHING, Known, Missing, TopicWatch
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.commit_metadata import metadata_of
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, same_topic
-from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -31,26 +29,11 @@ _PAUSE_S = 0.1
 class MissingTopics:
     """Run the checks of `TopicWatch` and act on them. Every method raises `DataLossError` as failOnDataLoss says."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        cluster: ClusterPort,
-        *,
-        clock: Clock,
-        member: MembershipThread,
-        pause: Callable[[float], object],
-        topics: TopicWatch,
-        state: QueryState,
-        losses: LossReporter,
-    ) -> None:
-        self._options = options
-        self._cluster = cluster
-        self._clock = clock
-        self._member = member
-        self._pause = pause
+    def __init__(self, query: QueryContext, topics: TopicWatch) -> None:
+        self._options, self._clock, self._pause = query.options, query.clock, query.pause
+        self._cluster, self._member = query.cluster, query.member
+        self._state, self._losses = query.state, query.losses
         self._topics = topics
-        self._state = state
-        self._losses = losses
         self._start_checked = False
         # Whether the member has begun to join the group.
         self.joins = False
@@ -91,13 +74,13 @@ class MissingTopics:
         if missing.never_existed:
             self._losses.report_missing(missing.deleted, DELETED)
             raise error
-        self._leave_out(missing)
+        self._leave_out(missing, known)
 
     def check_start(self, known: Known) -> None:
         """Compare once after a start what the checkpoint has read with the cluster."""
         if not self._start_checked:
             self._topics.warn_if_another_query(known)
-            self._leave_out(self._topics.started_from(known))
+            self._leave_out(self._topics.started_from(known), known)
             self._compare_left()
             self._start_checked = True
 
@@ -105,7 +88,7 @@ class MissingTopics:
         """Find the topics again if the interval has passed. Return whether the member must subscribe again."""
         changed = self._topics.refresh(known)
         if changed:
-            self._leave_out(self._topics.missing_unassigned(known))
+            self._leave_out(self._topics.missing_unassigned(known), known)
         return changed
 
     def leave_out_of(self, view: GroupView, known: Known) -> GroupView:
@@ -153,7 +136,7 @@ class MissingTopics:
                 self._state.share(unshared)
             if not self._topics.assigned:
                 self._state.share(missing.recreated)
-            self._leave_out(missing, held=False, others=others)
+            self._leave_out(missing, NOTHING, held=False, others=others)
             if not waits or self._member.stopping:
                 return
             self._pause(_PAUSE_S)
@@ -174,11 +157,12 @@ class MissingTopics:
                 return len(members) > 1
             self._pause(_PAUSE_S)
 
-    def _leave_out(self, missing: Missing, *, held: bool = True, others: bool = False) -> None:
+    def _leave_out(self, missing: Missing, known: Known, *, held: bool = True, others: bool = False) -> None:
         self._losses.report_missing(missing.deleted, DELETED, held=held, others=others)
         self._losses.report_missing(missing.recreated, RECREATED, held=held, others=others)
         if new := set(missing.not_read) - self._state.deleted:
-            done = [f"{partition} at {at}" for partition, at in sorted(missing.handed_over.items())]
+            # How far this query had read them before it handed them over.
+            done = [f"{partition} at {at}" for partition, at in sorted(known.done.items()) if partition.topic in new]
             LOG.warning(
                 "deleted topics of which other members have read last, if any: group=%s topics=%s handed_over=%s",
                 self._options.group_id, sorted(new), done,

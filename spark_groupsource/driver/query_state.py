@@ -77,14 +77,14 @@ class TrackedPartition:
 class QueryState:
     """Hold the table. Main thread only.
 
-    `deleted`: the topics that are missing, and were read or handed over.
+    - `ids_at_start`: the ids of the topics that existed when the query started. All others are new.
+    - `deleted`: the topics that are missing, and were read or handed over.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.partitions: dict[TopicPartition, TrackedPartition] = {}
-        # The ids of the topics that existed when the query started.
-        self._ids_at_start: dict[str, str] = {}
+        self.ids_at_start: Mapping[str, str] = {}
         self.deleted: set[str] = set()
         # The ids of topics.
         self._ids = HeldFor[str](clock, CONFIRM_S)
@@ -117,14 +117,6 @@ class QueryState:
         anchor = self.anchor(partition)
         return None if anchor is None else anchor.topic_id
 
-    def started_with(self, ids: Mapping[str, str]) -> None:
-        """Record the topics that exist when the query starts: all others are new."""
-        self._ids_at_start = dict(ids)
-
-    def id_at_start(self, name: str) -> str | None:
-        """Return the id that a topic had when the query started; None if it did not exist."""
-        return self._ids_at_start.get(name)
-
     def id_read(self, partition: TopicPartition) -> str | None:
         """Return the topic id under which a partition was read; None if it was not, as far as is known."""
         row = self.partitions.get(partition)
@@ -137,10 +129,6 @@ class QueryState:
             row.lost_to, row.log_end, row.seen_end = 0, None, 0
         row.anchor, row.mark = anchor, None
         self.clear_short(partition)
-
-    def replayed(self, partition: TopicPartition, anchor: Anchor) -> None:
-        """Store the group's anchor of a partition that a replay reads, owned or not."""
-        self.partition(partition).anchor = anchor
 
     def positioned(self, positions: Mapping[TopicPartition, int]) -> None:
         """Record that partitions have a position: if they are missing later, that is another loss."""
@@ -330,4 +318,4 @@ class QueryState:
 
     def appeared(self, name: str, topic_id: str) -> bool:
         """Return whether a topic did not exist, or was another one, when the query started."""
-        return not same_topic(self.id_at_start(name), topic_id)
+        return not same_topic(self.ids_at_start.get(name), topic_id)

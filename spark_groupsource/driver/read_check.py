@@ -18,13 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, Edge, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter
-from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.clock import Deadline
+from spark_groupsource.cluster.port import CONFIRM_S, Edge, TopicInfo
+from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.driver.topics import Known
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, same_topic
-from spark_groupsource.options.model import SourceOptions
 
 # Seconds after the end of a batch within which what its logs have lost counts.
 COUNTS_S = 2 * CONFIRM_S
@@ -60,20 +58,10 @@ class ReadCheck:
     """Keep completed batches until they are checked. `describe` returns those of some topics that exist."""
 
     def __init__(
-        self,
-        options: SourceOptions,
-        cluster: ClusterPort,
-        clock: Clock,
-        state: QueryState,
-        losses: LossReporter,
-        *,
-        describe: Callable[[Iterable[str], Known], Mapping[str, TopicInfo]],
+        self, query: QueryContext, describe: Callable[[Iterable[str], Known], Mapping[str, TopicInfo]]
     ) -> None:
-        self._options = options
-        self._cluster = cluster
-        self._clock = clock
-        self._state = state
-        self._losses = losses
+        self._options, self._clock, self._cluster = query.options, query.clock, query.cluster
+        self._state, self._losses = query.state, query.losses
         self._describe = describe
         self._batches: list[_Batch] = []
         # Whether a batch was recorded: the newest one of the checkpoint, or one of this run.

@@ -7,18 +7,15 @@ import math
 from collections.abc import Callable
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.port import ClusterPort
+from spark_groupsource.clock import Deadline
 from spark_groupsource.driver.assignment_check import AssignmentCheck
+from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.driver.unassigned import UnassignedPartitions, Wanted
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.machine import GroupView, MemberState
-from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import member_left
-from spark_groupsource.membership.thread import MembershipThread
-from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.options.client_settings import librdkafka_has
-from spark_groupsource.options.model import NextTrigger, SourceOptions
+from spark_groupsource.options.model import NextTrigger
 
 LOG = logging.getLogger(__name__)
 
@@ -48,26 +45,11 @@ _PAUSE_S = 0.002
 class CommitWait:
     """Delay a plan until the group has accepted all completed offsets. Main thread only."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        length: SessionLength,
-        *,
-        clock: Clock,
-        member: MembershipThread,
-        metrics: MetricsLog,
-        pause: Callable[[float], object],
-    ) -> None:
-        self._options = options
-        self._length = length
-        self._clock = clock
-        self._member = member
-        self._metrics = metrics
-        self._pause = pause
-        # Set while batches go on without commits. When it expires, the group may have ended the member's session.
-        self._behind: Deadline | None = None
-        # When the first of these batches was complete.
-        self._began_s = 0.0
+    def __init__(self, query: QueryContext) -> None:
+        self._options, self._length, self._metrics = query.options, query.length, query.metrics
+        self._clock, self._member, self._pause = query.clock, query.member, query.pause
+        # When the first batch was complete of those that go on without commits; None while there are none.
+        self._behind_since_s: float | None = None
         self._reported_cut_off = False
 
     def accepted(self) -> bool:
@@ -92,29 +74,27 @@ class CommitWait:
         2. Batch N+1 is read and completed, and the session expires.
         3. The next owner repeats both; promise P6 allows one.
         """
-        if self._behind is not None and self._member.status.behind_since_s != self._began_s:
+        if self._behind_since_s not in (None, self._member.status.behind_since_s):
             self._caught_up()
         patience = Deadline(self._clock, COMMIT_S)
         # R9: the group must hold all completed offsets
-        while not (accepted := self._member.view().committed) and self._behind is None:
+        while not (accepted := self._member.view().committed) and self._behind_since_s is None:
             if self._member.stopping:
                 return False
             if patience.expired():
                 text = "batches go on, although no commit was accepted for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
                 # R71: since the first commit without an answer, and not since this trigger
-                self._began_s = self._member.status.behind_since_s
-                passed_s = self._clock.monotonic_s() - self._began_s
-                self._behind = Deadline(self._clock, self._length.shortest_s - passed_s)
+                self._behind_since_s = self._member.status.behind_since_s
                 self._metrics.write("commits", behind=True)
                 return False
             self._pause(_PAUSE_S)
-        if accepted and self._behind is not None:
+        if accepted and self._behind_since_s is not None:
             self._caught_up()
         return True
 
     def _caught_up(self) -> None:
-        self._behind, self._reported_cut_off = None, False
+        self._behind_since_s, self._reported_cut_off = None, False
         LOG.info("commits are accepted again: group=%s", self._options.group_id)
         self._metrics.write("commits", behind=False)
 
@@ -133,8 +113,10 @@ class CommitWait:
         """
         if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
             return False
+        if view.committed or self._behind_since_s is None:
+            return False
         # R71: the group may have ended the session
-        if view.committed or self._behind is None or not self._behind.expired():
+        if self._clock.monotonic_s() - self._behind_since_s < self._length.shortest_s:
             return False
         if not self._reported_cut_off:
             self._reported_cut_off = True
@@ -149,26 +131,12 @@ class CommitWait:
 class Readiness:
     """Wait until the member may plan. Main thread only."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        length: SessionLength,
-        commits: CommitWait,
-        *,
-        clock: Clock,
-        cluster: ClusterPort,
-        member: MembershipThread,
-        sibling: Callable[[], bool],
-        pause: Callable[[float], object],
-    ) -> None:
-        self._options = options
-        self._length = length
+    def __init__(self, query: QueryContext, commits: CommitWait, sibling: Callable[[], bool]) -> None:
+        self._options, self._length = query.options, query.length
+        self._clock, self._member, self._pause = query.clock, query.member, query.pause
         self._commits = commits
-        self._check = AssignmentCheck(options, clock=clock, cluster=cluster, member=member)
-        self._unassigned = UnassignedPartitions(options, clock=clock, cluster=cluster, member=member, sibling=sibling)
-        self._clock = clock
-        self._member = member
-        self._pause = pause
+        self._check = AssignmentCheck(query)
+        self._unassigned = UnassignedPartitions(query, sibling)
         self._first_assignment: Deadline | None = None
         self._joins_again = False
 

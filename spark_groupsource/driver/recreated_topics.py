@@ -7,15 +7,12 @@ reader process only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter
-from spark_groupsource.driver.query_state import QueryState
-from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.cluster.port import TopicInfo
+from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, metadata_of
 from spark_groupsource.model.offsets import TopicPartition, same_topic
-from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -25,23 +22,11 @@ _PAUSE_S = 0.1
 class RecreatedTopics:
     """Decide when a topic counts as recreated, and act on it once per topic id."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        *,
-        cluster: ClusterPort,
-        member: MembershipThread,
-        state: QueryState,
-        losses: LossReporter,
-        pause: Callable[[float], object],
-    ) -> None:
-        self._group = options.group_id
-        self._assigned_by_id = options.assigned_by_id
-        self._cluster = cluster
-        self._member = member
-        self._state = state
-        self._losses = losses
-        self._pause = pause
+    def __init__(self, query: QueryContext) -> None:
+        self._group = query.options.group_id
+        self._assigned_by_id = query.options.assigned_by_id
+        self._cluster, self._member, self._pause = query.cluster, query.member, query.pause
+        self._state, self._losses = query.state, query.losses
         # The ids of recreated topics for which the member has joined the group again.
         self._joined_for: dict[str, str] = {}
 

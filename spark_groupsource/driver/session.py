@@ -20,6 +20,7 @@ from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import partitions_of
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
+from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
 from spark_groupsource.driver.draining import Draining
 from spark_groupsource.driver.log_ends import LogWatch
@@ -35,7 +36,6 @@ from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, Mem
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import StopCause, member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
@@ -93,7 +93,6 @@ class Session:
         pause: Callable[[float], object],
         lag: LagThread | None = None,
         watch: StopWatch | None = None,
-        length: SessionLength | None = None,
         state_exists: Callable[[], bool | None] = lambda: None,
         sibling: Callable[[], bool] = lambda: False,
         metrics_port: MetricsServer | None = None,
@@ -106,41 +105,30 @@ class Session:
         self._lag = lag
         self._metrics_port = metrics_port
         self._watch = watch
-        self._draining = Draining(options.group_id, clock, member, watch)
-        # Shared with the member.
-        self._length = SessionLength(options) if length is None else length
         self._metrics = metrics
         self._pause = pause
         self._state = QueryState(clock)
         self._losses = LossReporter(options, metrics, self._state)
+        query = QueryContext(options, clock, cluster, member, metrics, member.length, pause, self._state, self._losses)
+        self._draining = Draining(query, watch)
         self._sizing = TaskSizing(options)
         self._truncation = TruncationWatch(cluster, self._state, read_committed=options.read_committed)
-        recreated = RecreatedTopics(
-            options, cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
-        )  # fmt: skip
-        self._shared = SharedState(options, state_exists, self._length, clock=clock, metrics=metrics)
+        recreated = RecreatedTopics(query)
+        self._shared = SharedState(options, state_exists, member.length, clock=clock, metrics=metrics)
         self._starts = StartPositions(
-            options,
-            clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, recreated=recreated,
-            truncation=self._truncation, shared=self._shared, metrics=metrics, pause=pause, lineages=lineages,
-        )  # fmt: skip
+            query, recreated=recreated, truncation=self._truncation, shared=self._shared, lineages=lineages
+        )
         self._lineage: Lineage | None = None
         self._topics = TopicWatch(options, cluster, clock, self._state)
-        self._missing = MissingTopics(
-            options, cluster,
-            clock=clock, member=member, pause=pause, topics=self._topics, state=self._state, losses=self._losses,
-        )  # fmt: skip
-        self._reads = ReadCheck(options, cluster, clock, self._state, self._losses, describe=self._missing.describe)
+        self._missing = MissingTopics(query, self._topics)
+        self._reads = ReadCheck(query, self._missing.describe)
         self._flight: _InFlight | None = None
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
-        commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
-        self._readiness = Readiness(
-            options, self._length, commits, clock=clock, cluster=cluster, member=member, sibling=sibling, pause=pause
-        )
+        commits = CommitWait(query)
+        self._readiness = Readiness(query, commits, sibling)
         self._planner = BatchPlanner(
-            cluster, logs=self._logs, recreated=recreated, truncation=self._truncation, state=self._state,
-            losses=self._losses, commits=commits, name=options.client_id,
-        )  # fmt: skip
+            query, logs=self._logs, recreated=recreated, truncation=self._truncation, commits=commits
+        )
         self._started, self._available_now, self._later = False, False, NextTrigger.COMES
 
     def __repr__(self) -> str:
@@ -171,8 +159,8 @@ class Session:
                 " Give the source the writer's checkpointLocation: group=%s",
                 self._options.group_id,
             )
-        if self._length.is_the_brokers:
-            self._length.learn(self._cluster.group_session_s(self._options.group_id))
+        if self._member.length.is_the_brokers:
+            self._member.length.learn(self._cluster.group_session_s(self._options.group_id))
         self._missing.joins = True
         self._member.start()
         self._member.subscribe(self._topics.names)
@@ -368,7 +356,7 @@ class Session:
         if flight is None:
             self._reads.resumed(start)
         try:
-            completed_s = self._member.complete(start)
+            self._member.complete(start)
         finally:
             # R92: also if the member has left
             if flight is not None and flight.end == start:
@@ -377,7 +365,7 @@ class Session:
             # Spark continues from an older offset: it never logged the plan.
             self._member.discard()
         elif flight is not None:
-            self._sizing.completed(completed_s)
+            self._sizing.completed(self._member.status.completed_s)
             if flight.read:
                 self._metrics.batches_read[flight.reader] += 1
             else:

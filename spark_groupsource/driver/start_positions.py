@@ -8,24 +8,21 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, StepDeadline
+from spark_groupsource.clock import StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import all_partitions, check_named, look_up, partitions_of
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
+from spark_groupsource.driver.context import QueryContext
+from spark_groupsource.driver.data_loss import TruncationWatch
 from spark_groupsource.driver.first_starts import FRESH_S, FirstStarts
-from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.driver.shared_state import SharedState
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.machine import GroupView, OwnedView
-from spark_groupsource.membership.thread import MembershipThread
-from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import (
     MAX_KNOWN_TOPICS,
     Anchor,
@@ -40,7 +37,6 @@ from spark_groupsource.model.offsets import (
     Reset,
     SourceOffset,
     TopicPartition,
-    new_lineage,
     newer,
     same_topic,
 )
@@ -75,38 +71,61 @@ _FETCH_STEP_S = 30.0
 _PAUSE_S = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What one call of `establish` decides by.
+
+    - `start`: the newest entry of the offset log; `ends` are its ends.
+    - `described`, `ids`: the topics that exist.
+    - `group`: the group's offsets of the owned partitions.
+    - `fetched`, `pins`, `pinned`: those of all partitions of the subscription, their pins, and the topics that have
+      some; empty if they were not requested.
+    """
+
+    start: SourceOffset
+    ends: Mapping[TopicPartition, int]
+    described: Mapping[str, TopicInfo]
+    ids: Mapping[str, str]
+    group: Mapping[TopicPartition, GroupOffset | None]
+    fetched: Mapping[TopicPartition, GroupOffset]
+    pins: Mapping[TopicPartition, Pin]
+    pinned: Collection[str]
+
+    @classmethod
+    def of(
+        cls,
+        view: GroupView,
+        start: SourceOffset,
+        described: Mapping[str, TopicInfo],
+        fetched: Mapping[TopicPartition, GroupOffset],
+    ) -> _Facts:
+        """Return the facts that follow from these."""
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        group = {owned.partition: owned.group for owned in view.partitions}
+        pins = _pins(fetched, ids)
+        return cls(start, start.ends(), described, ids, group, fetched, pins, {each.topic for each in pins})
+
+
 class StartPositions:
     """Establish start positions. `truncation` learns their leader epochs."""
 
     def __init__(
         self,
-        options: SourceOptions,
+        query: QueryContext,
         *,
-        clock: Clock,
-        cluster: ClusterPort,
-        member: MembershipThread,
-        state: QueryState,
-        losses: LossReporter,
         recreated: RecreatedTopics,
         truncation: TruncationWatch,
         shared: SharedState,
-        metrics: MetricsLog,
-        pause: Callable[[float], object],
-        lineages: Callable[[], str] = new_lineage,
+        lineages: Callable[[], str],
     ) -> None:
-        self._options = options
-        self._clock = clock
-        self._cluster = cluster
-        self._member = member
-        self._state = state
-        self._losses = losses
+        self._options, self._clock, self._pause, self._metrics = query.options, query.clock, query.pause, query.metrics
+        self._cluster, self._member = query.cluster, query.member
+        self._state, self._losses = query.state, query.losses
         self._recreated = recreated
         self._truncation = truncation
         self._shared = shared
-        self._metrics = metrics
-        self._pause = pause
         self._new_lineage = lineages
-        self._first = FirstStarts(options, clock)
+        self._first = FirstStarts(query.options, query.clock)
         # When the group's offsets were requested last, in seconds of the boot time.
         self._fetched_s = 0.0
         self._reported_too_many = False
@@ -130,31 +149,28 @@ class StartPositions:
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
         reach("before-start-positions", self._options.client_id)
-        known, fetched = self._known_pins(view, described)
+        fetched = self._fetched_for_pins(view, described)
         fetched_s = self._fetched_s
-        lineage = self._learn_resets(view, start, described, lineage)
-        decide = partial(self._decide, start=start, described=described, known=known)
-        decisions = [decide(owned) for owned in view.partitions if owned.position is None]
-        group = {owned.partition: owned.group for owned in view.partitions}
-        if not self._recreations_settled(decisions, start, described, group):
+        facts = _Facts.of(view, start, described, fetched)
+        lineage = self._learn_resets(facts, lineage)
+        decisions = [self._decide(owned, facts) for owned in view.partitions if owned.position is None]
+        if not self._recreations_settled(decisions, facts):
             return lineage
         found = [decision.conflict for decision in decisions if decision.conflict is not None]
         conflicts.check_allowed(found, self._options.on_conflict)
         self._shared.check_starts(decisions, start, described, lambda wanted: fetched or self.fetch_offsets(wanted))
-        after = self._decided(decisions, view, start, described, lineage) if found else lineage
+        after = self._decided(decisions, facts, lineage) if found else lineage
         positions = _resolve(self._options, self._cluster, decisions, described, is_new=_is_new(fetched))
-        held = self._first.hold(decisions, positions, group, fetched)
+        held = self._first.hold(decisions, positions, facts.group, fetched)
         self._member.forget(tuple(held.stored))
         if held.partitions and waits:
             self._pause(_PAUSE_S)
         else:
             self._state.put_off(held.partitions - held.stored)
-        others = self._first.of_others(group, described, fetched, decide)
+        others = self._first.of_others(facts.group, described, fetched, lambda owned: self._decide(owned, facts))
         decisions = [d for d in decisions if d.partition not in held.partitions or d.partition in held.alone]
         positions |= {**_resolve(self._options, self._cluster, others, described), **held.known}
-        items = self._items(
-            [*decisions, *others], positions, group, start=start, described=described, known=known, lineage=after
-        )
+        items = self._items([*decisions, *others], positions, facts, after)
         mine = {decision.partition for decision in decisions} - held.alone
         positions = {partition: at for partition, at in positions.items() if partition in mine}
         # R105: others may store starts of their own
@@ -166,28 +182,21 @@ class StartPositions:
             return lineage
         self._first.stored(held.alone)
         self._state.positioned(positions)
-        _report_forgotten(self._options.group_id, decisions, start.ends(), group)
+        _report_forgotten(self._options.group_id, decisions, facts)
         self.report_conflicts(found)
         return after
 
-    def _recreations_settled(
-        self,
-        decisions: Iterable[StartDecision],
-        start: SourceOffset,
-        described: Mapping[str, TopicInfo],
-        group: Mapping[TopicPartition, GroupOffset | None],
-    ) -> bool:
+    def _recreations_settled(self, decisions: Iterable[StartDecision], facts: _Facts) -> bool:
         """Report the losses of recreated topics. Return False if these topics have to be looked at again."""
-        ids = {topic: info.topic_id for topic, info in described.items()}
+        ids, group, described = facts.ids, facts.group, facts.described
         recreated = {decision.partition for decision in decisions if decision.recreated}
         # R91: read under another id, which the group's offset does not show
         taken = self._state.read_under_other_ids({d.partition for d in decisions} - recreated, ids)
         if not self._recreated.confirmed(recreated | taken.keys(), ids):
             return False
-        ends = start.ends()
         # R83: this query has read the recreated topic on, and has reported then what it lost
         lost = {decision.partition for decision in decisions if decision.recreated and decision.offset is None}
-        read = {p: _furthest(group[p], ends.get(p)) for p in lost}
+        read = {p: _furthest(group[p], facts.ends.get(p)) for p in lost}
         self._losses.report_recreated(read, described, {p for p in lost if _has_offset(group[p])})
         self._losses.report_recreated(taken, described, taken=True)
         return not self._recreated.assigned_before(recreated | taken.keys(), ids)
@@ -196,26 +205,25 @@ class StartPositions:
         self,
         decisions: Iterable[StartDecision],
         positions: Mapping[TopicPartition, int],
-        group: Mapping[TopicPartition, GroupOffset | None],
-        *,
-        start: SourceOffset,
-        described: Mapping[str, TopicInfo],
-        known: Mapping[TopicPartition, Pin],
+        facts: _Facts,
         lineage: Lineage,
     ) -> list[CommitItem]:
-        """Return the commits of these start positions. `group` has the offsets of owned partitions."""
-        ids = {topic: info.topic_id for topic, info in described.items()}
+        """Return the commits of these start positions."""
+        ids, start, group = facts.ids, facts.start, facts.group
         old = {topic: topic_id for topic, topic_id in ids.items() if not self._state.appeared(topic, topic_id)}
-        initial, pinned = initial_topics(old, known, has_read=bool(start.ends())), {each.topic for each in known}
+        initial = initial_topics(old, facts.pins, has_read=bool(facts.ends))
         items = []
         for decision in decisions:
             partition = decision.partition
             position, offset = positions[partition], group.get(partition)
-            pin = self._pin(decision, position, offset, described, initial=initial, pinned=pinned)
-            anchor = Anchor(ids[partition.topic], pin, _reset_of(decision, offset, lineage))
+            anchor = Anchor(
+                ids[partition.topic],
+                self._pin(decision, position, offset, facts, initial),
+                _reset_of(decision, offset, lineage),
+            )
             if partition in group:
                 self._state.establish(partition, anchor)
-                if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
+                if same_topic(start.topic_id(partition.topic), ids[partition.topic]):
                     self._truncation.learn(item for item in start.ranges if item.partition == partition)
                 if not decision.recreated:
                     self._truncation.learn(_last_range(partition, offset))
@@ -227,21 +235,19 @@ class StartPositions:
                 items.append(item)
         return items
 
-    def _learn_resets(
-        self, view: GroupView, start: SourceOffset, described: Mapping[str, TopicInfo], lineage: Lineage
-    ) -> Lineage:
+    def _learn_resets(self, facts: _Facts, lineage: Lineage) -> Lineage:
         """Return the lineage with the newest reset in the group's metadata: a new one if ends are void by it."""
-        found = (metadata.reset for metadata in map(metadata_of, (o.group for o in view.partitions)) if metadata)
+        found = (metadata.reset for metadata in map(metadata_of, facts.group.values()) if metadata)
         reset = max((reset for reset in found if reset is not None), default=None)
         # R46: a checkpoint names the newest reset that it knows
         if reset is None or not newer(reset, lineage.reset):
             return lineage
-        group = self._group_of(start, view, described)
-        void = void_ends(start, group)
+        group = self._group_of(facts)
+        void = void_ends(facts.start, group)
         if not void:
             return replace(lineage, reset=reset)
-        lineage, ends = Lineage(self._new_lineage(), reset, void), start.ends()
-        text = "; ".join(f"{p} checkpoint={ends[p]} group={group[p].offset}" for p in sorted(void))
+        lineage = Lineage(self._new_lineage(), reset, void)
+        text = "; ".join(f"{p} checkpoint={facts.ends[p]} group={group[p].offset}" for p in sorted(void))
         LOG.warning(
             "the group was reset, its offsets win over this checkpoint, with a new lineage: group=%s lineage=%s"
             " reset=%s %s",
@@ -250,26 +256,17 @@ class StartPositions:
         self._metrics.write("reset", reset=str(reset), void=text)
         return lineage
 
-    def _group_of(
-        self, start: SourceOffset, view: GroupView, described: Mapping[str, TopicInfo]
-    ) -> dict[TopicPartition, GroupOffset]:
+    def _group_of(self, facts: _Facts) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of what the checkpoint has read, owned or not, and of all owned partitions."""
-        held = {owned.partition: owned.group for owned in view.partitions if owned.group is not None}
-        others = [partition for partition in start.ends() if partition.topic in described and partition not in held]
+        held = {partition: offset for partition, offset in facts.group.items() if offset is not None}
+        others = [partition for partition in facts.ends if partition.topic in facts.ids and partition not in held]
         return held | (self.fetch_offsets(others) if others else {})
 
-    def _decided(
-        self,
-        decisions: Iterable[StartDecision],
-        view: GroupView,
-        start: SourceOffset,
-        described: Mapping[str, TopicInfo],
-        lineage: Lineage,
-    ) -> Lineage:
+    def _decided(self, decisions: Iterable[StartDecision], facts: _Facts, lineage: Lineage) -> Lineage:
         """Return the lineage that follows from these decisions of conflicts: they are a reset of their partitions."""
         decided = {decision.partition for decision in decisions if decision.conflict is not None}
-        group, now_ms = self._group_of(start, view, described), int(self._clock.epoch_s() * 1000)
-        return lineage.after_conflicts(self._new_lineage(), decided, start, group, now_ms)
+        now_ms = int(self._clock.epoch_s() * 1000)
+        return lineage.after_conflicts(self._new_lineage(), decided, facts.start, self._group_of(facts), now_ms)
 
     def report_conflicts(self, found: Collection[Conflict]) -> None:
         """Report conflicts in which the group is followed."""
@@ -281,15 +278,9 @@ class StartPositions:
             )  # fmt: skip
             self._metrics.write("conflict", ranges=details)
 
-    def _decide(
-        self,
-        owned: OwnedView,
-        start: SourceOffset,
-        described: Mapping[str, TopicInfo],
-        known: Mapping[TopicPartition, Pin],
-    ) -> StartDecision:
-        partition = owned.partition
-        topic_id = described[partition.topic].topic_id
+    def _decide(self, owned: OwnedView, facts: _Facts) -> StartDecision:
+        partition, start = owned.partition, facts.start
+        topic_id = facts.ids[partition.topic]
         logged_id = start.topic_id(partition.topic)
         if logged_id is None and not _has_offset(owned.group):
             logged_id = self._state.id_read(partition)
@@ -299,33 +290,32 @@ class StartPositions:
             recreated=logged_id is not None and not same_topic(logged_id, topic_id),
             group_offset=owned.group.offset if owned.group else None,
             group_metadata=metadata_of(owned.group),
-            own_end=start.ends().get(partition) if same_topic(logged_id, topic_id) else None,
+            own_end=facts.ends.get(partition) if same_topic(logged_id, topic_id) else None,
             lineage=start.lineage,
             known_reset=start.reset,
             followed=self._state.partition(partition).followed,
         )
         memory = Memory(
             topic_id=logged_id,
-            has_read=bool(start.ends()),
+            has_read=bool(facts.ends),
             appeared=self._state.appeared(partition.topic, topic_id),
             by_pattern=self._options.subscription.pattern is not None,
         )
-        return decide_start(takeover, basis_without_offset(partition, topic_id, known, memory))
+        return decide_start(takeover, basis_without_offset(partition, topic_id, facts.pins, memory))
 
-    def _known_pins(
+    def _fetched_for_pins(
         self, view: GroupView, described: Mapping[str, TopicInfo]
-    ) -> tuple[dict[TopicPartition, Pin], dict[TopicPartition, GroupOffset]]:
-        """Return the pins and the group's offsets of all partitions of the subscription, owned or not.
+    ) -> dict[TopicPartition, GroupOffset]:
+        """Return the group's offsets of all partitions of the subscription, owned or not.
 
-        The group is asked only if an owned partition has no pin; else both are empty.
+        The group is asked only if an owned partition has no pin; else nothing is returned.
         """
         new = ((owned.partition.topic, metadata_of(owned.group)) for owned in view.partitions if owned.position is None)
         if all(metadata and same_topic(metadata.topic_id, described[topic].topic_id) for topic, metadata in new):
-            return {}, {}
+            return {}
         # A broker that lags behind may not know an owned one yet.
         owned = {owned.partition for owned in view.partitions}
-        found = self.fetch_offsets(sorted(owned.union(all_partitions(described))))
-        return _pins(found, described), found
+        return self.fetch_offsets(sorted(owned.union(all_partitions(described))))
 
     def fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions.
@@ -368,7 +358,7 @@ class StartPositions:
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
         for partition, (_, metadata) in committed.items():
             if metadata is not None:
-                self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
+                self._state.partition(partition).anchor = Anchor(metadata.topic_id, metadata.pin, metadata.reset)
         replay = plan_replay(end, ranges, committed)
         conflicts.check_allowed(replay.conflicts, self._options.on_conflict)
         self._shared.check_replay(replay.others)
@@ -381,13 +371,11 @@ class StartPositions:
         decision: StartDecision,
         position: int,
         group: GroupOffset | None,
-        described: Mapping[str, TopicInfo],
-        *,
+        facts: _Facts,
         initial: Mapping[str, str],
-        pinned: Collection[str],
     ) -> Pin:
         partition = decision.partition
-        info, metadata, known = described[partition.topic], metadata_of(group), self._state.anchor(partition)
+        info, metadata, known = facts.described[partition.topic], metadata_of(group), self._state.anchor(partition)
         if metadata is not None and same_topic(metadata.topic_id, info.topic_id):
             return metadata.pin
         # Another program has committed since then, without metadata.
@@ -402,7 +390,7 @@ class StartPositions:
             position = group.offset
         if self._options.starting.is_earliest:
             return Pin(position, info.partition_count)
-        if not is_initial(decision, group, pinned):
+        if not is_initial(decision, group, facts.pinned):
             # Without this topic in the pin, its other partitions start at their beginning, too.
             initial = {topic: topic_id for topic, topic_id in initial.items() if topic != partition.topic}
         topics = KnownTopics.of(initial)
@@ -416,14 +404,9 @@ class StartPositions:
         return Pin(position, info.partition_count, topics)
 
 
-def _report_forgotten(
-    group_id: str,
-    decisions: Iterable[StartDecision],
-    ends: Mapping[TopicPartition, int],
-    group: Mapping[TopicPartition, GroupOffset | None],
-) -> None:
+def _report_forgotten(group_id: str, decisions: Iterable[StartDecision], facts: _Facts) -> None:
     """Log that the group has lost offsets: records that this query has not read itself may be read twice."""
-    held = {partition for partition, offset in group.items() if offset is not None and offset.offset is not None}
+    held = {partition for partition, offset in facts.group.items() if _has_offset(offset)}
     found = [
         d for d in decisions if d.basis is Basis.FORGOTTEN or (d.basis is Basis.LINEAGE and d.partition not in held)
     ]
@@ -432,7 +415,7 @@ def _report_forgotten(
             "the group has no offsets of what was read before (offsets.retention.minutes, a deleted group, another"
             " kafka.group.id): partitions go on where the checkpoint ends, and those that it does not have are read"
             " from their beginning, also what other queries have read of them: group=%s %s",
-            group_id, ", ".join(f"{d.partition} checkpoint={ends.get(d.partition)}" for d in found),
+            group_id, ", ".join(f"{d.partition} checkpoint={facts.ends.get(d.partition)}" for d in found),
         )  # fmt: skip
 
 
@@ -464,13 +447,13 @@ def _resolve(
     return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
 
 
-def _pins(found: Mapping[TopicPartition, GroupOffset], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
+def _pins(found: Mapping[TopicPartition, GroupOffset], ids: Mapping[str, str]) -> dict[TopicPartition, Pin]:
     """Return the pins in these offsets of the group, of the topics as they are now."""
     metadata = {partition: metadata_of(group) for partition, group in found.items()}
     return {
         partition: item.pin
         for partition, item in metadata.items()
-        if item is not None and same_topic(item.topic_id, described[partition.topic].topic_id)
+        if item is not None and same_topic(item.topic_id, ids[partition.topic])
     }
 
 

@@ -73,7 +73,6 @@ class Missing:
     - `deleted`: the lost partitions of these topics, and how far each was read.
     - `recreated`: the partitions that have left, whose topics were recreated, and how far each was read.
     - `not_read`: those of the topics of which this query loses nothing, because other members have read them last.
-    - `handed_over`: how far this query had read partitions of `not_read` before it handed them over.
     - `cut`: the lost partitions that their recreated topics do not have, how far each was read, and of which topic.
     - `absent`: other assigned partitions that do not exist.
     - `never_existed`: named topics that did not exist when the query started either.
@@ -83,7 +82,6 @@ class Missing:
     deleted: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     recreated: Mapping[TopicPartition, int] = field(default_factory=dict)
     not_read: Collection[str] = frozenset()
-    handed_over: Mapping[TopicPartition, int] = field(default_factory=dict)
     cut: Mapping[TopicPartition, Reached] = field(default_factory=dict)
     absent: Collection[TopicPartition] = frozenset()
     never_existed: Collection[str] = frozenset()
@@ -121,7 +119,7 @@ class TopicWatch:
 
         Raises `OptionError` for a partition of option assign that does not exist.
         """
-        self._state.started_with({topic: info.topic_id for topic, info in topics.items()})
+        self._state.ids_at_start = {topic: info.topic_id for topic, info in topics.items()}
         check_assigned(self._options.subscription, topics)
         self._checked = Deadline(self._clock, self._refresh_s)
         self._access.wait()
@@ -184,7 +182,7 @@ class TopicWatch:
         last, done = self._subscribed(known.last), self._subscribed(known.done)
         self._state.started_from(last, done, known.ids)
         topics = self._cluster.missing_topics(self._topics_of(known.done))
-        return Missing(topics=topics, not_read=topics, handed_over=_done_of(topics, known))
+        return Missing(topics=topics, not_read=topics)
 
     def hold(self, view: GroupView, known: Known) -> None:
         """Record which partitions the member owns. Those that it owned before have left.
@@ -269,7 +267,7 @@ class TopicWatch:
         missing = self._cluster.missing_topics(unlisted) if unlisted else ()
         # R44: unknown at every check for 3 s
         topics = self._state.unknown_for_long(missing)
-        return Missing(topics=topics, not_read=topics & handed_over, handed_over=_done_of(topics, known))
+        return Missing(topics=topics, not_read=topics & handed_over)
 
     def missing_of(self, known: Known) -> Missing:
         """Return what is missing after "unknown topic or partition", of what this member owns or runs again.
@@ -298,15 +296,12 @@ class TopicWatch:
         # Read by others, handed over before, or reported by an earlier run. A topic of a pattern may also have been
         # created and deleted unnoticed.
         # R42: a topic that existed when the query started is no wrong name
-        never = {t for t in not_read - elsewhere if self._state.id_at_start(t) is None}
+        never = not_read - elsewhere - self._state.ids_at_start.keys()
         never = never if self._options.subscription.pattern is None else set()
         # R41: left out until it exists
         left = self._present(self._owned, topics) - cut.keys()
         absent = self._cluster.missing_partitions(dict.fromkeys(left, ""))
-        return Missing(
-            topics=topics, deleted=deleted, not_read=not_read, handed_over=_done_of(not_read, known), cut=cut,
-            absent=absent, never_existed=never,
-        )  # fmt: skip
+        return Missing(topics=topics, deleted=deleted, not_read=not_read, cut=cut, absent=absent, never_existed=never)
 
     def without_missing(self, view: GroupView) -> GroupView:
         """Return the view without missing partitions, and without those that are put off."""
@@ -362,8 +357,3 @@ class TopicWatch:
     def _present(self, partitions: Iterable[TopicPartition], deleted: Collection[str]) -> set[TopicPartition]:
         """Return those of the partitions that are not known to be missing, nor belong to these deleted topics."""
         return {p for p in partitions if p.topic not in deleted and not self._state.is_missing(p)}
-
-
-def _done_of(topics: Collection[str], known: Known) -> dict[TopicPartition, int]:
-    """Return how far the lineage had read partitions of these topics before it handed them over."""
-    return {partition: at for partition, at in known.done.items() if partition.topic in topics}

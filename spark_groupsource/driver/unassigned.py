@@ -8,14 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from spark_groupsource.clock import Clock, HeldFor, Pace
-from spark_groupsource.cluster.port import ClusterPort
+from spark_groupsource.clock import HeldFor, Pace
+from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.report import named_partitions
-from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.offsets import TopicPartition
-from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -42,23 +40,14 @@ class UnassignedPartitions:
     2. It gets none, and ends as if that member read them.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        *,
-        clock: Clock,
-        cluster: ClusterPort,
-        member: MembershipThread,
-        sibling: Callable[[], bool],
-    ) -> None:
-        self._group = options.group_id
-        self._cluster = cluster
-        self._member = member
-        self._pace = Pace(clock, _LOOK_S)
-        self._answers: HeldFor[str] = HeldFor(clock, _HOLD_S)
+    def __init__(self, query: QueryContext, sibling: Callable[[], bool]) -> None:
+        self._group = query.options.group_id
+        self._cluster, self._member = query.cluster, query.member
+        self._pace = Pace(query.clock, _LOOK_S)
+        self._answers = HeldFor[str](query.clock, _HOLD_S)
         self._sibling = sibling
         # False if the group has no members (option assign), or the coordinator does not describe it.
-        self._asks = not options.subscription.partitions
+        self._asks = not query.options.subscription.partitions
         # Whether another source of this query may have the partitions. It gives none up before this one has planned.
         self.has_sibling = False
         # Those of the last answer, and why the last request had none.

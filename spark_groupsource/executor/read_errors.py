@@ -9,9 +9,7 @@ from spark_groupsource.executor.clients.port import (
     Damaged,
     Misfit,
     PositionLost,
-    TooManyHeaders,
     TopicForbidden,
-    UnreadableHeaders,
 )
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.client_settings import RECEIVED_MAX_BYTES, RECEIVED_SETTING
@@ -54,12 +52,8 @@ def _too_large(options: SourceOptions, limit: str, event: Damaged, offset: int) 
 
 def misfit_error(item: Misfit) -> ReadError:
     """Return the error for a record that no row can hold."""
-    where = {"topic": item.partition.topic, "partition": item.partition.partition, "offset": item.offset}
-    if isinstance(item, UnreadableHeaders):
-        return ReadError(errors.HEADER_NAME_UNREADABLE, **where)
-    if isinstance(item, TooManyHeaders):
-        return ReadError(errors.TOO_MANY_HEADERS, **where)
-    return ReadError(errors.TIMESTAMP_IMPOSSIBLE, **where, value=item.value_ms)
+    topic, partition = item.partition
+    return ReadError(item.condition, topic=topic, partition=partition, offset=item.offset, value=item.value_ms)
 
 
 def stalled(item: OffsetRange, offset: int, timeout_s: float, reason: str) -> ReadError:

@@ -15,12 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Deadline
 from spark_groupsource.errors import MembershipError
-from spark_groupsource.membership.port import GroupPort, MemberListener
-from spark_groupsource.membership.report import MemberReport
-from spark_groupsource.membership.session_length import SessionLength
-from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.membership.context import MemberContext
+from spark_groupsource.membership.port import MemberListener
 
 # Seconds between two clients. Commands of other threads are served meanwhile.
 _PAUSE_S = 1.0
@@ -31,28 +29,11 @@ UNRELEASED_MARGIN_S = 15.0
 
 
 class ClientRenewal:
-    """Replace the client when that is `due`. Event thread only.
+    """Replace the client when that is `due`. Event thread only. `may_leave()` is whether the member leaves now."""
 
-    `serve_commands(wait_s)` is that of `Member`. `may_leave()` is whether the member leaves now.
-    """
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        port: GroupPort,
-        clock: Clock,
-        *,
-        report: MemberReport,
-        length: SessionLength,
-        serve_commands: Callable[[float], None],
-        may_leave: Callable[[], bool],
-    ) -> None:
-        self._options = options
-        self._port = port
-        self._clock = clock
-        self._report = report
-        self._length = length
-        self._serve_commands = serve_commands
+    def __init__(self, member: MemberContext, may_leave: Callable[[], bool]) -> None:
+        self._options, self._port, self._report = member.options, member.port, member.report
+        self._clock, self._length, self._serve_commands = member.clock, member.length, member.serve_commands
         self._may_leave = may_leave
         # The deadline by which the old session must have ended.
         self._unreleased: Deadline | None = None

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_groupsource.clock import Clock, Deadline, Pace
+from spark_groupsource.clock import Deadline, Pace
+from spark_groupsource.membership.context import MemberContext
 from spark_groupsource.membership.events import Partitions
-from spark_groupsource.membership.machine import MemberMachine, MemberState
-from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
-from spark_groupsource.membership.report import MemberReport
+from spark_groupsource.membership.machine import MemberState
+from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.model.commit_metadata import CommitItem, requests_of
 from spark_groupsource.model.offsets import TopicPartition
 
@@ -45,29 +45,18 @@ _OFFSET_FETCH_TIMEOUT_S = 5.0
 
 
 class Committer:
-    """Send commits and repeat them. Event thread only. `serve_commands(wait_s)` runs the commands of other threads."""
+    """Send commits and repeat them. Event thread only."""
 
-    def __init__(
-        self,
-        port: GroupPort,
-        clock: Clock,
-        *,
-        machine: MemberMachine,
-        report: MemberReport,
-        serve_commands: Callable[[float], None],
-    ) -> None:
-        self._port = port
-        self._clock = clock
-        self._machine = machine
-        self._report = report
-        self._serve_commands = serve_commands
-        self._pace = Pace(clock, _RETRY_INTERVAL_S)
+    def __init__(self, member: MemberContext) -> None:
+        self._port, self._machine, self._report = member.port, member.machine, member.report
+        self._clock, self._serve_commands = member.clock, member.serve_commands
+        self._pace = Pace(member.clock, _RETRY_INTERVAL_S)
         self._on_its_way: tuple[CommitItem, ...] = ()
         self._answer_due: Deadline | None = None
         self._doubtful: dict[TopicPartition, CommitItem] = {}
         # What was sent last of each partition.
         self._last_sent: dict[TopicPartition, CommitItem] = {}
-        self._quiet = Deadline(clock, 0.0)
+        self._quiet = Deadline(member.clock, 0.0)
         self._sent_s = 0.0
         self._refused = False
         # Whether the membership has ended since the commit under way was sent.

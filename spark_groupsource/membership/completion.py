@@ -84,7 +84,7 @@ class CompletionWatch:
         self._on_complete = on_complete
         self._schedule = CheckSchedule(clock, is_local=log.is_local)
         # Whether somebody waits for the batch: then `_pace` counts, and not the schedule.
-        self._often = False
+        self._waits = False
         self._pace = Pace(clock, PROBE_INTERVAL_S)
         self._runner = runner
         self._requests: Inbox[Callable[[], None] | None] = runner.inbox()
@@ -103,21 +103,16 @@ class CompletionWatch:
 
     # --- checks
 
-    def check_sometimes(self) -> None:
-        """Check while nobody waits for the batch: only in a local log, and at intervals (see `CheckSchedule`)."""
-        self._often, flight = False, self._flight()
-        if self.busy:
-            self._report_hanging()
-        elif self._schedule.due(flight) and flight is not None:
-            self._start(flight.end, waits=False)
+    def check(self, *, waits: bool) -> None:
+        """Start a check if one is due. `waits`: somebody waits for the batch, such as a revoke or a stop.
 
-    def check_often(self) -> None:
-        """Check while a revoke or a stop waits for the batch."""
-        self._often, flight = True, self._flight()
+        While nobody does, only a local log is checked, at intervals (see `CheckSchedule`).
+        """
+        self._waits, flight = waits, self._flight()
         if self.busy:
             self._report_hanging()
-        elif flight is not None and self._pace.due():
-            self._start(flight.end, waits=True)
+        elif (self._pace.due() if waits else self._schedule.due(flight)) and flight is not None:
+            self._start(flight.end, waits=waits)
 
     def check_last(self) -> None:
         """Check once more before leaving, and wait for the answer, for `LAST_CHECK_S` at most in total.
@@ -159,7 +154,7 @@ class CompletionWatch:
         2. A stop, or maxBatchMs, begins to wait for the batch. Its checks do not move the schedule.
         3. The schedule's check is overdue, so the event thread waits no more: it takes a core until the batch ends.
         """
-        return longest_s if self.busy or self._often else self._schedule.wait_s(longest_s)
+        return longest_s if self.busy or self._waits else self._schedule.wait_s(longest_s)
 
     def close(self) -> None:
         """Let the thread end as soon as it has its answer. The process does not wait for that."""

@@ -1,4 +1,4 @@
-"""Define the events (past tense) and effects (imperative) of the member's state machine. Values only."""
+"""Define the events of the member in its group, the batch in flight, and what a revoke hands over. Values only."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ class DrainOutcome(Enum):
     DEADLINE = "the drain deadline passed"
     STOPPED = "the query stops"
     LOST = "its partitions were lost before a stop"
-
-
-# --- events: the group
 
 
 class GroupEvent:
@@ -63,21 +60,14 @@ class DrainExpired(GroupEvent):
 
 @dataclass(frozen=True, slots=True)
 class PartitionsReleased(GroupEvent):
-    """Revoked partitions were handed over, or the topic of some was deleted; the others are kept."""
+    """These partitions have left: they were handed over, or their topic was deleted. The others are kept."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentReleased(GroupEvent):
-    """All partitions were handed over, and the member joins again (eager)."""
-
-    partitions: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsLost(GroupEvent):
-    """The member lost these partitions without a revoke: its session expired, or it was fenced."""
+class AssignmentEnded(GroupEvent):
+    """All partitions have left: the membership was lost, or an eager member has handed them over. It joins again."""
 
     partitions: Partitions
 
@@ -97,56 +87,12 @@ class FatalErrorRaised(GroupEvent):
     """An error has ended the member; Spark's next call raises it."""
 
 
-# --- events: the batch
-
-
-class BatchEvent:
-    """Something that happened to the micro-batch."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BatchFixed(BatchEvent):
-    """A plan was fixed; Spark will log it."""
-
-    batch: FlightBatch
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCompleted(BatchEvent):
-    """Spark has recorded the batch that ends here as complete.
-
-    The items to commit were fixed with the plan (`FlightBatch.items`), whichever caller reports the end first.
-    """
-
-    end: SourceOffset
-
-
-@dataclass(frozen=True, slots=True)
-class BatchDiscarded(BatchEvent):
-    """Spark never logged the plan that was fixed, and continues from an older offset."""
-
-
-# --- effects
-
-
-@dataclass(frozen=True, slots=True)
-class CommitOffsets:
-    """Commit without waiting for the answer."""
-
-    items: tuple[CommitItem, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Commit `items` in one synchronous request, then release the partitions that are revoked.
+    """What to do when a revoke's wait is over: commit `items` in one request, then release the revoked partitions.
 
     After a drain that failed, `items` has no offsets of the batch in flight, but still those of earlier batches.
     """
 
     items: tuple[CommitItem, ...]
     outcome: DrainOutcome
-
-
-Effect = CommitOffsets | HandOver

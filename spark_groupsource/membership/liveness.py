@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_groupsource.clock import Clock, Pace
+from spark_groupsource.clock import Pace
 from spark_groupsource.failpoints import reach
-from spark_groupsource.membership.machine import MemberMachine, MemberState
+from spark_groupsource.membership.context import MemberContext
+from spark_groupsource.membership.machine import MemberState
 from spark_groupsource.membership.port import CommitResult
-from spark_groupsource.membership.report import MemberReport
-from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.model.commit_metadata import CommitItem
-from spark_groupsource.options.model import SourceOptions
 
 _RETRY_INTERVAL_S = 0.5
 
@@ -28,24 +26,16 @@ class MembershipProof:
 
     def __init__(
         self,
-        options: SourceOptions,
-        clock: Clock,
-        *,
-        machine: MemberMachine,
-        report: MemberReport,
-        length: SessionLength,
+        member: MemberContext,
         commit: Callable[[tuple[CommitItem, ...]], CommitResult],
         handle_answer: Callable[[CommitResult], None],
     ) -> None:
-        self._options = options
-        self._clock = clock
-        self._machine = machine
-        self._report = report
-        self._length = length
+        self._options, self._clock, self._length = member.options, member.clock, member.length
+        self._machine, self._report = member.machine, member.report
         self._commit = commit
         self._handle_answer = handle_answer
-        self._last_s = clock.boottime_s()
-        self._pace = Pace(clock, _RETRY_INTERVAL_S)
+        self._last_s = member.clock.boottime_s()
+        self._pace = Pace(member.clock, _RETRY_INTERVAL_S)
 
     def measure_gap_s(self) -> float:
         """Return the seconds since the last call. The thread may not have run in this time."""
@@ -68,7 +58,7 @@ class MembershipProof:
             longest_s = min(longest_s, self._length.shortest_s / 3)
         # R67: the session may have expired meanwhile
         if gap_s > longest_s and not self._options.subscription.partitions:
-            self._machine.membership_doubted()
+            self._machine.proven = False
             self._report.doubted(gap_s)
             self._pace.hurry()
 
@@ -85,13 +75,13 @@ class MembershipProof:
             return
         proof = machine.proof()
         if not proof:
-            machine.membership_proven()
+            machine.proven = True
         elif self._pace.due():
             self.measure_gap_s()
             result = self._commit(proof)
             reach("before-proof-answer", self._options.client_id)
             # R67: a slower answer proves nothing
             if self.measure_gap_s() < self._length.shortest_s / 2 and result.acknowledged:
-                machine.membership_proven()
+                machine.proven = True
                 self._report.proven()
             self._handle_answer(result)

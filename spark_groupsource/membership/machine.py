@@ -1,15 +1,15 @@
-"""Decide what a group member does, as a state machine: events in, effects out.
+"""Decide what a group member does, as a state machine.
 
 Decides what happens when the group's rebalances meet the query's batches. It must not know I/O, clocks, threads, logs
 or the Kafka client. One thread owns an instance.
 
 A table holds the transitions of the member in its group: `GROUP_TRANSITIONS`. A pair that is not in it raises
-`IllegalTransition` and changes nothing. Beside that there is a batch in flight, or none. The two meet in `_fire` only,
-which hands partitions over as soon as no batch in flight reads them.
+`IllegalTransition` and changes nothing. Beside that there is a batch in flight, or none. The two meet in `hand_over`
+only: partitions are handed over as soon as no batch in flight reads them.
 
-Facts that may arrive in every state are methods, not events of the tables: offsets that were fetched or acknowledged,
-start positions that were established or forgotten, doubt and proof of the membership. None of them changes a state or
-ends a wait. They change what is known of owned partitions, and nothing for others.
+Facts that may arrive in every state are methods, not events of the table: offsets that were fetched or acknowledged,
+start positions that were established or forgotten. None of them changes a state or ends a wait. They change what is
+known of owned partitions, and nothing for others.
 
 Invariants:
 - only owned partitions are committed, and only forward (promises P4, P5);
@@ -24,15 +24,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_groupsource.membership.events import (
-    AssignmentReleased,
-    BatchCompleted,
-    BatchDiscarded,
-    BatchEvent,
-    BatchFixed,
-    CommitOffsets,
+    AssignmentEnded,
     DrainExpired,
     DrainOutcome,
-    Effect,
     FatalErrorRaised,
     FlightBatch,
     GroupEvent,
@@ -40,7 +34,6 @@ from spark_groupsource.membership.events import (
     Left,
     Partitions,
     PartitionsAssigned,
-    PartitionsLost,
     PartitionsReleased,
     RevokeStarted,
     Started,
@@ -92,27 +85,25 @@ GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
     (_S.DOWN, Started): _S.JOINING,
     (_S.JOINING, PartitionsAssigned): _S.JOINED,
     (_S.JOINING, RevokeStarted): _S.DRAINING,
-    (_S.JOINING, PartitionsLost): _S.JOINING,
+    (_S.JOINING, AssignmentEnded): _S.JOINING,
     (_S.JOINING, StopRequested): _S.STOPPING,
     (_S.JOINED, PartitionsAssigned): _S.JOINED,
     (_S.JOINED, RevokeStarted): _S.DRAINING,
-    (_S.JOINED, PartitionsLost): _S.REJOINING,
+    (_S.JOINED, AssignmentEnded): _S.REJOINING,
     (_S.JOINED, PartitionsReleased): _S.JOINED,
     (_S.JOINED, StopRequested): _S.STOPPING,
     (_S.DRAINING, DrainExpired): _S.DRAINING,
-    (_S.DRAINING, PartitionsLost): _S.REJOINING,
+    (_S.DRAINING, AssignmentEnded): _S.REJOINING,
     (_S.DRAINING, PartitionsReleased): _S.JOINED,
-    (_S.DRAINING, AssignmentReleased): _S.REJOINING,
     (_S.DRAINING, StopRequested): _S.STOPPING,
     (_S.REJOINING, PartitionsAssigned): _S.JOINED,
     (_S.REJOINING, RevokeStarted): _S.DRAINING,
-    (_S.REJOINING, PartitionsLost): _S.REJOINING,
+    (_S.REJOINING, AssignmentEnded): _S.REJOINING,
     (_S.REJOINING, StopRequested): _S.STOPPING,
     (_S.STOPPING, PartitionsAssigned): _S.STOPPING,
     (_S.STOPPING, RevokeStarted): _S.STOPPING,
-    (_S.STOPPING, PartitionsLost): _S.STOPPING,
+    (_S.STOPPING, AssignmentEnded): _S.STOPPING,
     (_S.STOPPING, PartitionsReleased): _S.STOPPING,
-    (_S.STOPPING, AssignmentReleased): _S.STOPPING,
     (_S.STOPPING, StopRequested): _S.STOPPING,
     (_S.STOPPING, Left): _S.STOPPED,
 } | {
@@ -171,14 +162,15 @@ class MemberMachine:
 
     state: MemberState = MemberState.DOWN
     assignment: int = 0
+    # False from a silence in which the session may have expired, until the coordinator has accepted a commit again.
     proven: bool = True
     _owned: dict[TopicPartition, Owned] = field(default_factory=dict)
     # The newest completed offsets: of owned partitions, and of those that left before the group had accepted them (rule
     # R77).
     _completed: dict[TopicPartition, CommitItem] = field(default_factory=dict)
     _flight: FlightBatch | None = None
-    # The partitions of a revoke that has not handed over yet.
-    _revoked: Partitions | None = None
+    # Revoked partitions that have not left yet, and how the wait for the batch in flight ends.
+    _revoked: Partitions = ()
     _outcome: DrainOutcome = DrainOutcome.COMPLETE
 
     def __repr__(self) -> str:
@@ -189,16 +181,9 @@ class MemberMachine:
 
     # --- events
 
-    def handle(self, event: GroupEvent | BatchEvent) -> tuple[Effect, ...]:
-        """Handle one event and return the effects to carry out now, in order.
-
-        Raises `IllegalTransition` if it cannot happen now; nothing has changed then.
-        """
-        if isinstance(event, GroupEvent):
-            self.state = self._next_state(event)
-        else:
-            self._check_batch_event(event)
-        effects: tuple[Effect, ...] = ()
+    def handle(self, event: GroupEvent) -> None:
+        """Handle one event. Raises `IllegalTransition` if it cannot happen now; nothing has changed then."""
+        self.state = self._next_state(event)
         match event:
             case PartitionsAssigned(partitions):
                 self._add(partitions)
@@ -210,15 +195,8 @@ class MemberMachine:
                 self._outcome = DrainOutcome.DEADLINE
             case StopRequested():
                 self._outcome = DrainOutcome.STOPPED
-            case PartitionsReleased(partitions) | AssignmentReleased(partitions) | PartitionsLost(partitions):
+            case PartitionsReleased(partitions) | AssignmentEnded(partitions):
                 self._drop(partitions)
-            case BatchFixed(batch):
-                self._flight = batch
-            case BatchCompleted(end):
-                effects = self._complete(end)
-            case BatchDiscarded():
-                self._flight = None
-        return effects + self._fire()
 
     def _next_state(self, event: GroupEvent) -> MemberState:
         try:
@@ -226,14 +204,22 @@ class MemberMachine:
         except KeyError:
             raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}") from None
 
-    def _check_batch_event(self, event: BatchEvent) -> None:
-        if self.state in FINAL_STATES:
-            raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}")
-        if isinstance(event, BatchFixed) and self._flight is not None:
-            raise IllegalTransition("BatchFixed while a batch is in flight")
+    # --- the batch in flight
 
-    def _complete(self, end: SourceOffset) -> tuple[Effect, ...]:
-        """Complete the batch in flight if it ends at `end`, and return the commits of its ends.
+    def begin(self, batch: FlightBatch) -> None:
+        """Put a batch in flight: its plan is fixed, and Spark will log it, or has logged it. Raises as `handle`."""
+        if self._flight is not None:
+            raise IllegalTransition("a batch begins while another one is in flight")
+        self._flight = batch
+
+    def discard(self) -> None:
+        """Drop the batch in flight: Spark never logged its plan, and continues from an older offset."""
+        self._flight = None
+
+    def complete(self, end: SourceOffset) -> tuple[CommitItem, ...]:
+        """Complete the batch in flight if it ends at `end`, and return what to commit now.
+
+        Spark has recorded the batch. What it commits was fixed with its plan, whichever caller reports the end first.
 
         Guards against (rule R25):
         1. The group is at 50, the checkpoint at 100. `onConflict=group` decides for 50, in a new lineage.
@@ -260,12 +246,12 @@ class MemberMachine:
                 if owned is not None:
                     owned.unknown = False
             # R12: partitions of others are not committed
-            if (pending := self._pending(item.partition)) is not None and self._is_kept(item.partition):
+            if (pending := self._pending(item.partition)) is not None and item.partition not in self._revoked:
                 due.append(pending)
-        return (CommitOffsets(tuple(due)),) if due else ()
+        return tuple(due)
 
-    def _fire(self) -> tuple[Effect, ...]:
-        """Hand over if a revoke is under way and does not have to wait for the batch in flight (rule R26).
+    def hand_over(self) -> HandOver | None:
+        """Return what the revoke under way hands over; None while it waits for the batch in flight (rule R26).
 
         Guards against (rule R26):
         1. Spark's tasks read [0, 100) of a partition. A second member joins, and the group revokes the partition.
@@ -283,15 +269,12 @@ class MemberMachine:
         2. While it waits for the answer to a commit, the client joins again and is assigned the same partitions.
         3. The client closes and revokes them. The revoke waits for the batch, although nothing is planned any more.
         """
-        if self._revoked is None:
-            return ()
         # R26: lost partitions are not waited for
         waiting = self.in_flight(self._revoked) > 0
         # R26: the batch in flight reads revoked partitions
         if waiting and self._outcome is DrainOutcome.COMPLETE:
-            return ()
-        partitions, self._revoked = self._revoked, None
-        return (HandOver(self.pending(partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
+            return None
+        return HandOver(self.pending(self._revoked), self._outcome if waiting else DrainOutcome.COMPLETE)
 
     # --- ownership and offsets
 
@@ -305,10 +288,8 @@ class MemberMachine:
         for partition in partitions:
             if self._owned.pop(partition, None) is not None and partition not in unaccepted:
                 self._completed.pop(partition, None)
+        self._revoked = tuple(partition for partition in self._revoked if partition in self._owned)
         self.assignment += 1
-
-    def _is_kept(self, partition: TopicPartition) -> bool:
-        return self._revoked is None or partition not in self._revoked
 
     def offsets_fetched(self, fetched: Mapping[TopicPartition, GroupOffset]) -> None:
         """Store the group's offsets of newly assigned partitions; nothing else may have moved them since.
@@ -376,14 +357,6 @@ class MemberMachine:
         """Take over the commits of `batch`, if it is the one in flight."""
         if self._flight is not None and self._flight.end == batch.end:
             self._flight = batch
-
-    def membership_doubted(self) -> None:
-        """Record that the session may have expired: nothing is planned until the membership is proven."""
-        self.proven = False
-
-    def membership_proven(self) -> None:
-        """Record that the coordinator accepted a commit of this member's generation."""
-        self.proven = True
 
     # --- queries: change nothing
 

@@ -16,22 +16,17 @@ from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.client_renewal import ClientRenewal
 from spark_groupsource.membership.committer import Committer
 from spark_groupsource.membership.completion import LAST_CHECK_S, CompletionWatch
+from spark_groupsource.membership.context import MemberContext
 from spark_groupsource.membership.events import (
-    AssignmentReleased,
-    BatchCompleted,
-    BatchDiscarded,
-    BatchFixed,
-    CommitOffsets,
+    AssignmentEnded,
     DrainExpired,
     DrainOutcome,
-    Effect,
     FatalErrorRaised,
     FlightBatch,
     HandOver,
     Left,
     Partitions,
     PartitionsAssigned,
-    PartitionsLost,
     PartitionsReleased,
     RevokeStarted,
     Started,
@@ -120,24 +115,14 @@ class Member:
             on_complete=self._complete_by_log, runner=runner,
         )  # fmt: skip
         self._report = MemberReport(options.group_id, self.machine, metrics)
+        context = MemberContext(options, port, clock, self.machine, self._report, length, serve_commands)
         self.error: BaseException | None = None
         self.status = MemberStatus()
         self._topics: tuple[str, ...] = ()
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
-        self._committer = Committer(
-            port, clock, machine=self.machine, report=self._report, serve_commands=serve_commands
-        )
-        self.proof = MembershipProof(
-            options, clock,
-            machine=self.machine, report=self._report, length=length,
-            commit=self._committer.now, handle_answer=self._handle_answer,
-        )  # fmt: skip
-        self._renewal = ClientRenewal(
-            options, port, clock,
-            report=self._report, length=length, serve_commands=serve_commands, may_leave=self._may_leave,
-        )  # fmt: skip
-        # The handover that a revoke waits for, once it is due.
-        self._hand_over: HandOver | None = None
+        self._committer = Committer(context)
+        self.proof = MembershipProof(context, self._committer.now, self._handle_answer)
+        self._renewal = ClientRenewal(context, self._may_leave)
         # When the batch in flight was fixed: option maxBatchMs counts from then on.
         self._fixed_s = 0.0
         # The batch for which the partitions were given up. The member is in no group until this batch has ended.
@@ -153,7 +138,7 @@ class Member:
         """Run the member: 1. open the client, 2. step until stopped, 3. leave."""
         try:
             self._port.open(self)
-            self._apply(self.machine.handle(Started()))
+            self.machine.handle(Started())
             self._report.started()
             self.proof.measure_gap_s()
             while not self._may_leave():
@@ -178,7 +163,7 @@ class Member:
         self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._completion.wait_s(_STEP_S))
         self.proof.notice_gap()
         if self._is_out_of_the_group:
-            self._completion.check_often()
+            self._completion.check(waits=True)
             return
         self.check()
         if self._renewal.due:
@@ -228,10 +213,8 @@ class Member:
 
     def _check_completion(self) -> None:
         """Complete the batch in flight as soon as Spark's commit log has it."""
-        if self._stop_wait is not None or self._misses_rebalances or self._is_overdue():
-            self._completion.check_often()
-        else:
-            self._completion.check_sometimes()
+        waits = self._stop_wait is not None or self._misses_rebalances or self._is_overdue()
+        self._completion.check(waits=waits)
 
     def _complete_by_log(self, end: SourceOffset) -> None:
         """Complete the batch that ends at `end`, because the commit log has it. The answer may be late (rule R25).
@@ -298,16 +281,13 @@ class Member:
     def begin(self, batch: FlightBatch) -> None:
         """Put a batch in flight."""
         self._fixed_s = self._clock.monotonic_s()
-        self._apply(self.machine.handle(BatchFixed(batch)))
-
-    def discard(self) -> None:
-        """Forget a plan that Spark never logged."""
-        self._apply(self.machine.handle(BatchDiscarded()))
+        self.machine.begin(batch)
 
     def _complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`."""
         flight, behind = self.machine.flight, self.machine.pending()
-        self._apply(self.machine.handle(BatchCompleted(end)))
+        if due := self.machine.complete(end):
+            self._committer.later(due)
         if flight is not None and self.machine.flight is None:
             now_s = self._clock.monotonic_s()
             since_s = self.status.behind_since_s if behind else now_s
@@ -354,7 +334,7 @@ class Member:
         self._committer.forget()
         if self.machine.state not in FINAL_STATES:
             # Also with option assign, whose partitions are never revoked.
-            self._apply(self.machine.handle(PartitionsLost(self.machine.owned_partitions())))
+            self.machine.handle(AssignmentEnded(self.machine.owned_partitions()))
 
     def establish(
         self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int, until_s: float
@@ -427,16 +407,7 @@ class Member:
         if self._given_up is None:
             self.machine.marked(batch)
 
-    # --- effects and commit results
-
-    def _apply(self, effects: tuple[Effect, ...]) -> None:
-        """Carry out effects. A handover is left to the revoke that waits for it."""
-        for effect in effects:
-            match effect:
-                case CommitOffsets(items):
-                    self._committer.later(items)
-                case HandOver():
-                    self._hand_over = effect
+    # --- commit results
 
     def _handle_answer(self, result: CommitResult) -> None:
         """Handle the answer to a commit."""
@@ -466,10 +437,10 @@ class Member:
         repeated = self._report.to_repeat(owned)
         if len(owned) < len(self.machine.owned_partitions()):
             self._committer.released(partitions)
-            self._apply(self.machine.handle(PartitionsReleased(partitions)))
+            self.machine.handle(PartitionsReleased(partitions))
         else:
             self._committer.membership_ended(partitions)
-            self._apply(self.machine.handle(PartitionsLost(partitions)))
+            self.machine.handle(AssignmentEnded(partitions))
         if owned:
             self._report.lost(owned, repeated)
         if partitions and self._options.on_partitions_lost is OnPartitionsLost.FAIL:
@@ -480,7 +451,7 @@ class Member:
         if self.error is None:
             self.error = error
         if self.machine.state not in FINAL_STATES:
-            self._apply(self.machine.handle(FatalErrorRaised()))
+            self.machine.handle(FatalErrorRaised())
             if isinstance(error, GroupKafkaError):
                 self._report.ended(error)
             else:
@@ -499,7 +470,7 @@ class Member:
         self._compare_generations(generation)
         if not self._port.incremental:
             self._drop_replaced()
-        self._apply(self.machine.handle(PartitionsAssigned(partitions)))
+        self.machine.handle(PartitionsAssigned(partitions))
         self._renewal.joined()
         self._fetch_pace.hurry()
         if not self._options.subscription.partitions:
@@ -520,7 +491,7 @@ class Member:
         if replaced:
             repeated = self._report.to_repeat(replaced)
             self._committer.released(replaced)
-            self._apply(self.machine.handle(PartitionsReleased(replaced)))
+            self.machine.handle(PartitionsReleased(replaced))
             self._report.released(replaced, HandOver((), DrainOutcome.COMPLETE), 0, repeated, 0.0)
 
     def _compare_generations(self, generation: bytes) -> None:
@@ -567,9 +538,9 @@ class Member:
         repeated = self._report.to_repeat(partitions)
         self._release_revoked(partitions)
         self._committer.released(partitions)
-        released = PartitionsReleased if self._port.incremental else AssignmentReleased
+        released = PartitionsReleased if self._port.incremental else AssignmentEnded
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
-            self._apply(self.machine.handle(released(partitions)))
+            self.machine.handle(released(partitions))
         # R27: the kept partitions are lost, too
         if result.lost and self.machine.state not in FINAL_STATES and self.machine.owned_partitions():
             # Other members read them. Until the client reports the loss, too, a batch of them could be planned.
@@ -646,22 +617,21 @@ class Member:
         maxBatchMs has passed and the log does not have the batch, the member stops, or the partitions are lost.
         """
         deadline = Deadline(self._clock, self._options.drain_timeout_s)
-        self._hand_over = None
-        self._apply(self.machine.handle(RevokeStarted(partitions)))
+        self.machine.handle(RevokeStarted(partitions))
         self._report.revoking(partitions)
-        while self._hand_over is None:
+        while (hand_over := self.machine.hand_over()) is None:
             if self._stop_is_due():
                 self._completion.check_last()
-                if self._hand_over is None:
-                    self._apply(self.machine.handle(StopRequested()))
+                if self.machine.hand_over() is None:
+                    self.machine.handle(StopRequested())
             elif self._takes_too_long() or self._drain_deadline_passed(deadline):
-                self._apply(self.machine.handle(DrainExpired()))
+                self.machine.handle(DrainExpired())
             else:
                 self._serve_commands(_STEP_S)
                 # A pause of the process during the drain puts the membership of the kept partitions in doubt, too.
                 self.proof.notice_gap()
-                self._completion.check_often()
-        return self._hand_over
+                self._completion.check(waits=True)
+        return hand_over
 
     def _drain_deadline_passed(self, deadline: Deadline) -> bool:
         """Return whether the drain deadline has passed, and Spark's commit log does not have the batch (rule R103).
@@ -712,7 +682,7 @@ class Member:
         self.check()
         outcome = self._outcome_of_leaving()
         self._fetch_for_release(self.machine.owned_partitions())
-        self._apply(self.machine.handle(StopRequested()))
+        self.machine.handle(StopRequested())
         self._await_answer()
         self.check()
         self._committer.before_release(self.machine.pending())

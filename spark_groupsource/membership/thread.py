@@ -45,7 +45,6 @@ class MembershipThread:
         log: BatchLog,
         metrics: MetricsLog,
         *,
-        length: SessionLength | None = None,
         runner: Runner = SYSTEM,
     ) -> None:
         self._options = options
@@ -53,6 +52,8 @@ class MembershipThread:
         self._runner = runner
         self._commands: Inbox[Callable[[], None]] = runner.inbox()
         self._stop = StopRequest()
+        # The bounds of the session timeout. Learned before the member starts.
+        self.length = SessionLength(options)
         self._member = Member(
             options,
             port,
@@ -62,7 +63,7 @@ class MembershipThread:
             post=self._commands.put,
             stop=self._stop,
             metrics=metrics,
-            length=SessionLength(options) if length is None else length,
+            length=self.length,
             runner=runner,
         )
         self._thread: Running | None = None
@@ -148,25 +149,17 @@ class MembershipThread:
         """Hand over all partitions and join the group again. Returns before that is done."""
         self._call("rejoin", self._member.rejoin)
 
-    def complete(self, end: SourceOffset) -> float:
+    def complete(self, end: SourceOffset) -> None:
         """Record that Spark has completed the batch that ends at `end`. Commits owned partitions, only forward.
 
         A batch that is not in flight changes nothing: its end is in the checkpoint, from which start positions are
-        established.
-
-        Returns when the last batch was known to be complete, in seconds of the monotonic clock. The commit log may have
-        reported it earlier than this call.
+        established. The commit log may have reported it before: see `MemberStatus.completed_s`.
         """
-
-        def run() -> float:
-            self._member.complete(end)
-            return self._member.status.completed_s
-
-        return self._call("complete", run)
+        self._call("complete", lambda: self._member.complete(end))
 
     def discard(self) -> None:
         """Forget a plan that Spark never logged."""
-        self._call("discard", self._member.discard)
+        self._call("discard", self._member.machine.discard)
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions. Partitions without an answer are left out."""

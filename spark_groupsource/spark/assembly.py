@@ -13,7 +13,6 @@ from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.driver.session import Session
 from spark_groupsource.membership.backends.choose import group_client
-from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.options.client_settings import librdkafka_has
@@ -39,14 +38,13 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     log = CheckpointLog(location) if location is not None else NoCheckpoint()
     port = group_client(options)
     metrics = MetricsLog(options.metrics_path, options.group_id, clock)
-    length = SessionLength(options)
-    member = MembershipThread(options, port, clock, log, metrics, length=length)
+    member = MembershipThread(options, port, clock, log, metrics)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     lag = _make_lag_thread(options, member, metrics)
     run = Run.here(options.group_id, int(clock.epoch_s() * 1000))
     session = Session(
         options,
-        clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
+        clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag,
         state_exists=(lambda: None) if location is None else StateFolder(location).exists,
         watch=None if location is None else _make_stop_watch(location, run, member),
         sibling=lambda: location is None or StopFiles(location).may_have_sibling(run),

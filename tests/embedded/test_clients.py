@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from spark_groupsource import errors
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.driver.fast_lane import FastLane, make_driver_consumer
@@ -23,10 +24,10 @@ from spark_groupsource.executor.clients.native import NativeClient, NativeLibrar
 from spark_groupsource.executor.clients.port import (
     EndOfPartition,
     FetchClient,
+    Misfit,
     PositionLost,
     RequestFailed,
     Trouble,
-    UnreadableHeaders,
 )
 from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.clients.rows import arrow_schema
@@ -173,8 +174,8 @@ def test_a_name_that_is_no_utf8_is_an_error_in_pure_python(kafka: EmbeddedKafka,
     while not any(isinstance(item, EndOfPartition) for item in items) and time.monotonic() < deadline:
         items += client.receive(P0, 10_000, MIB, 0.2)
     client.close()
-    assert [item for item in items if isinstance(item, UnreadableHeaders)] == [
-        UnreadableHeaders(P0, offset) for offset in range(2, 13)
+    assert [item for item in items if isinstance(item, Misfit)] == [
+        Misfit(P0, offset, errors.HEADER_NAME_UNREADABLE) for offset in range(2, 13)
     ]
     found = [o for item in items if isinstance(item, pa.RecordBatch) for o in item.column("offset").to_pylist()]
     assert found == [0, 1, 13]

@@ -16,8 +16,6 @@ import pytest
 
 from spark_groupsource import metrics
 from spark_groupsource.membership.events import (
-    BatchCompleted,
-    BatchFixed,
     DrainOutcome,
     HandOver,
     PartitionsAssigned,
@@ -86,7 +84,7 @@ def test_rebalances_are_counted_by_how_they_ended(
 
 def test_lost_partitions_count_what_the_next_owner_repeats(tmp_path: Path) -> None:
     report, machine = report_on(tmp_path / "m.jsonl")
-    machine.handle(BatchFixed(flight(OffsetRange(P0, 5, 12), OffsetRange(P1, 0, 3))))
+    machine.begin(flight(OffsetRange(P0, 5, 12), OffsetRange(P1, 0, 3)))
     report.lost((P0,), machine.in_flight((P0,)))
     assert report.metrics.records_repeated == 7
     assert report.metrics.rebalances == {"lost": 1}
@@ -98,8 +96,9 @@ def test_what_is_complete_and_has_no_commit_is_repeated_too(tmp_path: Path) -> N
     first, second = flight(OffsetRange(P0, 5, 12), OffsetRange(P1, 0, 3)), flight(OffsetRange(P0, 12, 20))
     machine.offsets_fetched({P0: GroupOffset(5), P1: GroupOffset(0)})
     machine.positions_established({P0: 5, P1: 0})
-    for event in (BatchFixed(first), BatchCompleted(first.end), BatchFixed(second)):
-        machine.handle(event)
+    machine.begin(first)
+    machine.complete(first.end)
+    machine.begin(second)
     assert report.to_repeat((P0, P1)) == 7 + 3 + 8
     machine.offsets_acknowledged(first.items)
     assert report.to_repeat((P0, P1)) == 8

@@ -14,13 +14,14 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from spark_groupsource import errors
 from spark_groupsource.client.errors import TransportState
 from spark_groupsource.client.settings import creating_client
 from spark_groupsource.client.tokens import SETTING as TOKENS
 from spark_groupsource.client.tokens import TokenKeeper
 from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, run_rows
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
-from spark_groupsource.executor.clients.port import FetchedItem, ImpossibleTimestamp, RequestFailed, TooManyHeaders
+from spark_groupsource.executor.clients.port import FetchedItem, Misfit, RequestFailed
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -300,8 +301,8 @@ class NativeClient:
             error = KafkaError(value, text[0] or self._library.text(value))
             return item_of(partition, offset, error, self._transport)
         if kind == _KIND_TIMESTAMP:
-            return ImpossibleTimestamp(partition, offset, value)
-        return TooManyHeaders(partition, offset)
+            return Misfit(partition, offset, errors.TIMESTAMP_IMPOSSIBLE, value)
+        return Misfit(partition, offset, errors.TOO_MANY_HEADERS)
 
     def _serve_main_queue(self) -> None:
         """Process errors and log lines. librdkafka also serves its own requests to the application here."""

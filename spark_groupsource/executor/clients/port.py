@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from spark_groupsource.errors import Condition
 from spark_groupsource.model.offsets import TopicPartition
 
 # Bytes of a record in a client's memory besides its key and value.
@@ -18,32 +19,16 @@ MESSAGE_BYTES = 400
 
 
 @dataclass(frozen=True, slots=True)
-class ImpossibleTimestamp:
-    """Take the place of a record that no row can hold: its timestamp does not fit a Spark timestamp."""
+class Misfit:
+    """Take the place of one record that no row can hold, for the reason `condition`.
+
+    `value_ms` is a timestamp that does not fit a Spark timestamp.
+    """
 
     partition: TopicPartition
     offset: int
-    value_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableHeaders:
-    """Take the place of a record whose headers the client cannot return: the name of one is not UTF-8."""
-
-    partition: TopicPartition
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class TooManyHeaders:
-    """Take the place of a record with more headers than the client reads, which is 100,000."""
-
-    partition: TopicPartition
-    offset: int
-
-
-# Items in the place of one record.
-Misfit: TypeAlias = ImpossibleTimestamp | UnreadableHeaders | TooManyHeaders
+    condition: Condition
+    value_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

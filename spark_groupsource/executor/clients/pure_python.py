@@ -18,6 +18,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
+from spark_groupsource import errors
 from spark_groupsource.client.answers import headers_of
 from spark_groupsource.client.errors import TransportState
 from spark_groupsource.client.settings import creating_client
@@ -26,9 +27,8 @@ from spark_groupsource.executor.clients.error_events import check_topic, item_of
 from spark_groupsource.executor.clients.port import (
     MESSAGE_BYTES,
     FetchedItem,
-    ImpossibleTimestamp,
+    Misfit,
     RequestFailed,
-    UnreadableHeaders,
 )
 from spark_groupsource.executor.clients.rows import UnfitTimestamp, fits_timestamp, record_batch
 from spark_groupsource.executor.gc_control import collector_paused
@@ -199,8 +199,8 @@ class PythonClient:
             if is_record:
                 yield from self._rows(partition, list(group), max_bytes)
                 continue
-            errors = ((int(message.offset() or 0), message.error()) for message in group)
-            items = (item_of(partition, at, error, self._transport) for at, error in errors if error is not None)
+            found = ((int(message.offset() or 0), message.error()) for message in group)
+            items = (item_of(partition, at, error, self._transport) for at, error in found if error is not None)
             yield from (item for item in items if item is not None)
 
     def _rows(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[FetchedItem]:
@@ -214,7 +214,7 @@ class PythonClient:
             if is_readable:
                 yield from self._fitting_rows(partition, group, max_bytes)
             else:
-                yield from (UnreadableHeaders(partition, message.offset() or 0) for message in group)
+                yield from (Misfit(partition, m.offset() or 0, errors.HEADER_NAME_UNREADABLE) for m in group)
 
     def _fitting_rows(
         self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int
@@ -226,7 +226,8 @@ class PythonClient:
                 if fits:
                     yield from self._fitting_rows(partition, list(group), max_bytes)
                 else:
-                    yield from (ImpossibleTimestamp(partition, m.offset() or 0, m.timestamp()[1]) for m in group)
+                    stamped = ((m.offset() or 0, m.timestamp()[1]) for m in group)
+                    yield from (Misfit(partition, at, errors.TIMESTAMP_IMPOSSIBLE, stamp) for at, stamp in stamped)
             return
         yield from _cut(batch, max_bytes)
 

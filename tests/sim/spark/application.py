@@ -10,7 +10,6 @@ from typing import Any
 from spark_groupsource.driver.session import Session
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.events import FlightBatch
-from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import GroupOffset
@@ -302,19 +301,17 @@ class Application:
         world, process = self.world, self.process
         assert process is not None
         options = self._options(fail_on_data_loss=self.fails_on_data_loss)
-        clock, length = SimClock(process), SessionLength(options)
+        clock = SimClock(process)
         instance = self.name if self.settings.instance_ids else None
         self.client = make_client(world, self.coordinator, process, self.name, instance)
         metrics = SimMetrics(self, clock)
         log = SimBatchLog(world, self.checkpoint, self.settings.store)
-        self._member = member = MembershipThread(
-            options, self.client, clock, log, metrics, length=length, runner=SimRunner(process)
-        )
+        self._member = member = MembershipThread(options, self.client, clock, log, metrics, runner=SimRunner(process))
         self._watch(member)
         cluster = SimCluster(world, self.cluster, self.coordinator, options, lambda: member.stopping)
         return Session(
             options,
-            clock=clock, cluster=cluster, member=member, metrics=metrics, pause=world.pause, length=length,
+            clock=clock, cluster=cluster, member=member, metrics=metrics, pause=world.pause,
             state_exists=SimStateFolder(self.checkpoint, self.settings.store).exists, lineages=self._lineage,
             sibling=lambda: any(other.session is not None and other.session._started for other in siblings),
         )  # fmt: skip

@@ -44,7 +44,7 @@ def record(message: str, *args: object) -> logging.LogRecord:
 
 
 def mapped(code: int, *, topic: str = "orders", transport: TransportState | None = None) -> str:
-    return str(map_error(OPTIONS, KafkaError(code, "reason"), "Request", transport or TransportState(None), topic))
+    return str(map_error(OPTIONS, KafkaError(code, "reason"), "Request", transport or TransportState(None), (topic,)))
 
 
 # --- logs

@@ -47,11 +47,11 @@ def test_the_id_under_which_a_partition_was_read_outlives_its_assignment() -> No
 
 def test_what_was_there_when_the_query_started_has_not_appeared() -> None:
     state = QueryState(ManualClock())
-    state.started_with({"orders": "old"})
+    state.ids_at_start = {"orders": "old"}
     assert not state.appeared("orders", "old")
     assert state.appeared("orders", "new")
     assert state.appeared("refunds", "any")
-    state.started_with({})
+    state.ids_at_start = {}
     assert state.appeared("orders", "old")
 
 
@@ -69,7 +69,7 @@ def test_deleted_topics_and_absent_partitions_are_missing() -> None:
 
 def test_the_rows_of_removed_topics_are_dropped() -> None:
     state = QueryState(ManualClock())
-    state.started_with({"orders": "old"})
+    state.ids_at_start = {"orders": "old"}
     refund = TopicPartition("refunds", 0)
     for partition in (P0, refund):
         state.establish(partition, OLD)

@@ -70,7 +70,7 @@ def test_the_newest_batch_of_a_checkpoint_is_compared_before_the_first_assignmen
     bed = Bed(joined=False)
     del bed.cluster.topics["orders"], bed.cluster.topics["refunds"]
     missing = bed.watch.started_from(KNOWN)
-    assert (missing.deleted, missing.not_read, missing.handed_over) == ({}, {"refunds"}, {REFUND: 7})
+    assert (missing.deleted, missing.not_read) == ({}, {"refunds"})
     assert bed.watch.missing_left(lambda _: ())[0].deleted == {P0: 50, P1: 60, REFUND: 7}
 
 
@@ -78,7 +78,7 @@ def test_what_was_handed_over_is_not_lost_here() -> None:
     bed = Bed()
     del bed.cluster.topics["refunds"]
     missing = bed.watch.missing_of(KNOWN)
-    assert (missing.deleted, missing.not_read, missing.handed_over) == ({}, {"refunds"}, {REFUND: 7})
+    assert (missing.deleted, missing.not_read) == ({}, {"refunds"})
     assert bed.rows() == bed.before
 
 
@@ -137,7 +137,7 @@ def test_a_handed_over_topic_of_a_pattern_is_missing_after_three_seconds() -> No
     assert bed.watch.missing_unassigned(KNOWN) == Missing(topics=set(), not_read=set())
     bed.clock.advance(CONFIRM_S)
     missing = bed.watch.missing_unassigned(KNOWN)
-    assert (missing.topics, missing.not_read, missing.handed_over) == ({"refunds"}, {"refunds"}, {REFUND: 7})
+    assert (missing.topics, missing.not_read) == ({"refunds"}, {"refunds"})
     assert bed.rows() == bed.before
 
 

@@ -16,7 +16,7 @@ from spark_groupsource.clock import Clock
 from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
 from spark_groupsource.errors import AccessError, DataLossError, KafkaUnavailableError, ReadError
 from spark_groupsource.executor import broker_requests
-from spark_groupsource.executor.clients.port import EndOfPartition, ImpossibleTimestamp
+from spark_groupsource.executor.clients.port import EndOfPartition, Misfit
 from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.clients.rows import SmallBatches, arrow_schema, record_batch
 from spark_groupsource.executor.data_loss import LostRecords
@@ -817,8 +817,8 @@ def test_thousands_of_impossible_timestamps() -> None:
     client = PythonClient(make_options(), {}, lambda _: fake)  # type: ignore[arg-type,return-value]
     client.assign({P0: 0})
     items = client.receive(P0, 10_000, 2**20, 0.1)
-    assert [type(item) for item in items] == [pa.RecordBatch, *[ImpossibleTimestamp] * 1_998, pa.RecordBatch]
-    assert [item.offset for item in items if isinstance(item, ImpossibleTimestamp)] == list(range(1, 1_999))
+    assert [type(item) for item in items] == [pa.RecordBatch, *[Misfit] * 1_998, pa.RecordBatch]
+    assert [item.offset for item in items if isinstance(item, Misfit)] == list(range(1, 1_999))
 
 
 def test_in_pure_python_no_record_that_is_held_counts_as_passed() -> None:

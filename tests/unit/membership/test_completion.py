@@ -75,12 +75,12 @@ def test_the_event_thread_rests_while_somebody_waits_for_a_batch() -> None:
         log, clock,
         flight=lambda: BATCH, post=lambda job: job(), serve_commands=lambda _: None, on_complete=lambda end: None,
     )  # fmt: skip
-    watch.check_sometimes()
+    watch.check(waits=False)
     clock.advance(10.0)
     assert watch.wait_s(STEP_S) == 0.0
     for looks in range(1, 4):
         clock.advance(PROBE_INTERVAL_S)
-        watch.check_often()
+        watch.check(waits=True)
         while watch.busy:
             time.sleep(0.001)
         assert (log.looks, watch.wait_s(STEP_S)) == (looks, STEP_S)

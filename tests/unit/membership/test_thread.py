@@ -167,11 +167,9 @@ class Bed:
 
 
 @contextmanager
-def running(
-    group: FakeGroup | None = None, *, local: bool = False, length: SessionLength | None = None, **options: str
-) -> Iterator[Bed]:
+def running(group: FakeGroup | None = None, *, local: bool = False, **options: str) -> Iterator[Bed]:
     group, clock, log = group or FakeGroup(), ManualClock(), CommitLog(is_local=local)
-    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics(), length=length)
+    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics())
     member.start()
     bed = Bed(group, clock, log, member)
     try:
@@ -525,7 +523,8 @@ def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() 
         # Spark's own word comes later, and finds nothing to do.
         ended_s = bed.clock.now_s
         bed.clock.advance(BRIEFLY_S)
-        assert bed.member.complete(flight(R0).end) <= ended_s
+        bed.member.complete(flight(R0).end)
+        assert bed.member.status.completed_s <= ended_s
         assert len(bed.group.named("commit_later")) == 1
 
 
@@ -1162,9 +1161,8 @@ def test_p5_a_proof_is_held_against_the_session_that_the_group_has(session_s: fl
     """Under KIP-848. Guards against: 1. a proof is accepted; 2. the process is stopped for 8 s, and the session of 6 s
     expires; 3. it takes the answer for new. A session that is not known may be as short.
     """
-    length = SessionLength(make_options(**{"kafka.group.protocol": "consumer"}))
-    length.learn(session_s)
-    with running(length=length, **{"kafka.group.protocol": "consumer"}) as bed:
+    with running(**{"kafka.group.protocol": "consumer"}) as bed:
+        bed.member.length.learn(session_s)
         bed.own((0, 10))
         bed.clock.advance(11.0)
         delays_s = iter([8.0])
@@ -1315,7 +1313,7 @@ def test_an_unexpected_error_ends_the_member_and_is_raised() -> None:
 
 def test_an_error_of_a_command_belongs_to_its_caller_alone() -> None:
     with in_flight() as bed:
-        with pytest.raises(Exception, match="BatchFixed while a batch is in flight"):
+        with pytest.raises(Exception, match="while another one is in flight"):
             bed.member.replay(flight(R1))
         bed.member.check()
 
