@@ -213,7 +213,7 @@ def test_p8_a_membership_is_proven_while_a_topic_is_deleted(protocol: str, make_
         wait_reached()
         scene.client.delete_topic(deleted)
         for query in scene.queries.values():
-            query._reader._session._member._member.machine.membership_doubted()
+            query._reader._session._member._member.machine.proven = False
         scene.client.produce(kept, (f"more{n}" for n in range(50)), 5)
     scene.goes_on_with(kept)
     scene.fails_with(f"{deleted}-0 [10, ...)", "the topic was deleted")
