@@ -291,7 +291,9 @@ def _between_two_owners(run: Documented, problem: str) -> bool:
             continue
         plans = [(p.at, p.query) for p in run.planned() if (p.partition, p.topic_id) == (partition, life.id)]
         records = [r for r in run.sim.group.records if r.at <= life.deleted_at and plans and r.query == max(plans)[1]]
-        if records and partition not in records[-1].partitions:
+        # It may have got the partition back, and not have planned it since.
+        since = [*records[-1:], *(record for record in records if record.at > max(plans)[0])]
+        if any(partition not in record.partitions for record in since):
             return True
     return False
 
