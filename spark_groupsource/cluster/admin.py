@@ -270,6 +270,22 @@ class AdminRequests:
         self._led |= led
         return set(wanted) - led
 
+    def list_offsets(
+        self, wanted: Mapping[ClientPartition, OffsetSpec], isolation: IsolationLevel, timeout_s: float
+    ) -> dict[ClientPartition, Future[ListOffsetsResultInfo]]:
+        """Request offsets of partitions whose leaders the client knows, of some hundred partitions at a time.
+
+        Guards against:
+        1. A request has 10,000 partitions. The client looks up their leaders in the calling thread, and compares each
+           partition with those before it: on a busy machine that takes longer than the request's timeout.
+        2. librdkafka's main thread ends the request and frees it, as in `learn_leaders`: the process aborts.
+        """
+        rest = iter(wanted.items())
+        futures: dict[ClientPartition, Future[ListOffsetsResultInfo]] = {}
+        while some := dict(islice(rest, _PARTITIONS_AT_ONCE)):
+            futures |= self.client().list_offsets(some, isolation_level=isolation, request_timeout=timeout_s)
+        return futures
+
     def partition_counts(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
         """Return the partition counts of topics: 0 for a topic that does not exist.
 
@@ -613,22 +629,11 @@ class LibrdkafkaCluster:
     def _offsets_sent(
         self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float, *, uncommitted: bool = False
     ) -> Callable[[], dict[TopicPartition, LogEnd | None]]:
-        """Request offsets. The client has learned the leaders.
-
-        Guards against:
-        1. A request has 10,000 partitions. The client looks up their leaders in the calling thread, and compares each
-           partition with those before it: on a busy machine that takes longer than the request's timeout.
-        2. librdkafka's main thread ends the request and frees it, while the calling thread still uses it: the process
-           aborts, as in `AdminRequests.learn_leaders`.
-        """
+        """Request offsets. The client has learned the leaders."""
         committed = self._options.read_committed and not uncommitted
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
-        send = partial(self._admin.client().list_offsets, isolation_level=isolation, request_timeout=timeout_s)
-        rest = iter(request.items())
-        futures: dict[ClientPartition, Future[ListOffsetsResultInfo]] = {}
-        while some := dict(islice(rest, _PARTITIONS_AT_ONCE)):
-            futures |= send(some)
+        futures = self._admin.list_offsets(request, isolation, timeout_s)
 
         def answers() -> dict[TopicPartition, LogEnd | None]:
             return {
