@@ -59,13 +59,6 @@ def test_stop_is_idempotent_and_frees_the_cluster() -> None:
     assert bed.cluster.closed
 
 
-def test_a_stop_ends_the_wait_for_an_assignment() -> None:
-    bed = Bed()
-    bed.session.request_stop()
-    assert bed.session.latest_offset(START) is START
-    assert bed.paused == 0.0
-
-
 def test_a_stop_by_signal_is_not_the_end_of_what_is_available_now() -> None:
     """Guards against: 1. SIGTERM comes to the reader alone, 2. the next trigger has "nothing new", 3. the query ends as
     if it had read everything."""

@@ -33,17 +33,6 @@ def test_available_now_asks_only_for_the_partitions_of_option_assign() -> None:
     assert asked == [P0]
 
 
-def test_available_now_reads_a_partition_that_it_gains_up_to_the_same_targets() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5, p1=3)
-    bed.session.prepare_available_now()
-    end = bed.session.latest_offset(START)
-    bed.ends(p1=50)
-    bed.assign(P1)
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 5)", "orders-1 [0, 3)"]
-
-
 @pytest.mark.parametrize("protocol", ["classic", "consumer", "a coordinator that does not describe the group"])
 def test_available_now_without_partitions_says_so(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     """A static member that was stopped keeps them until its session ends: the job succeeds, and nobody knows why."""
@@ -283,13 +272,6 @@ def test_the_checkpoint_of_another_query_is_noticed_with_each_trigger(
         bed.session.prepare_available_now()
     bed.session.latest_offset(offset_of(OffsetRange(tp(0, "refunds"), 0, 5)))
     assert caplog.text.count("has read none of these topics, but refunds") == 1
-
-
-def test_available_now_ends_when_others_own_everything() -> None:
-    bed = Bed()
-    bed.join()
-    bed.session.prepare_available_now()
-    assert bed.session.latest_offset(START) is START
 
 
 def test_available_now_without_any_partition_ends_at_once() -> None:

@@ -278,19 +278,6 @@ def test_a_patterns_topic_that_came_and_went_ends_no_query() -> None:
     assert ranges(bed.next_batch(START)) == ["orders-0 [0, 5)"]
 
 
-def test_a_logged_batch_of_a_deleted_topic_is_not_read_again(caplog: pytest.LogCaptureFixture) -> None:
-    logged = offset_of(OffsetRange(P0, 40, 50))
-    failing, going_on = Bed(), Bed(failOnDataLoss="false", subscribe="orders,refunds")
-    for bed in failing, going_on:
-        del bed.cluster.topics["orders"]
-    going_on.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
-    with pytest.raises(DataLossError, match=r"orders-0 \[40, 50\): the topic was deleted"):
-        failing.session.tasks(START, logged)
-    with caplog.at_level(logging.WARNING):
-        assert going_on.session.tasks(START, logged) == ()
-    assert "orders-0 [40, 50): the topic was deleted" in caplog.text
-
-
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_p8_a_batch_of_a_deleted_topic_that_available_now_runs_again_is_reported(
     fails: str, caplog: pytest.LogCaptureFixture

@@ -68,20 +68,6 @@ def test_the_first_call_waits_for_an_assignment(partitions: tuple[TopicPartition
         assert bed.paused == pytest.approx(FIRST_ASSIGNMENT_S + SETTLE_S, abs=0.1)
 
 
-def test_the_completed_batch_is_committed_at_the_next_trigger() -> None:
-    bed = earliest(p0=5)
-    end = bed.session.latest_offset(START)
-    assert bed.committed() == {0: 0}
-    bed.ends(p0=9)
-    following = bed.session.latest_offset(end)
-    assert bed.committed() == {0: 5}
-    assert ranges(following) == ["orders-0 [5, 9)"]
-    bed.session.commit(end)
-    assert bed.committed() == {0: 5}
-    bed.session.commit(following)
-    assert bed.committed() == {0: 9}
-
-
 def second_batch_uncommitted(bed: Bed) -> SourceOffset:
     """The first batch is complete, and its commit has no answer; there is more to read."""
     bed.join(P0)
@@ -199,11 +185,6 @@ def test_a_plan_that_spark_never_logged_is_planned_again() -> None:
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 6)"]
     assert len(bed.member.planned) == 2
     assert bed.committed() == {0: 0}
-
-
-def test_the_limit_is_shared_out() -> None:
-    bed = earliest(p0=300, p1=100)
-    assert ranges(bed.session.latest_offset(START, ReadBounds(max_rows=40))) == ["orders-0 [0, 30)", "orders-1 [0, 10)"]
 
 
 @pytest.mark.parametrize(("available", "later_s", "planned"), [(9, 59.0, False), (10, 0.0, True), (1, 60.0, True)])

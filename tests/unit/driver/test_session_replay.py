@@ -8,7 +8,7 @@ import pytest
 
 from spark_groupsource.errors import DataLossError, KafkaUnavailableError, MembershipError
 from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset
+from spark_groupsource.model.offsets import OffsetRange
 from tests.unit.driver.session_bed import P0, P1, START, Bed, joined, metadata, ranges, replayed
 from tests.unit.fakes import (
     LINEAGE,
@@ -96,13 +96,6 @@ def test_a_replay_whose_records_are_removed_meanwhile(fail: str, caplog: pytest.
         with caplog.at_level(logging.WARNING):
             assert replayed(bed, logged) == ["orders-0 [14, 20)"]
         assert "orders-0 [10, 14), orders-1 [5, 9)" in caplog.text
-
-
-def test_a_replay_of_a_recreated_topic() -> None:
-    logged = SourceOffset.of(LINEAGE, {"orders": "the first topic's id"}, [OffsetRange(P0, 10, 20)], {})
-    with pytest.raises(DataLossError):
-        Bed().session.tasks(START, logged)
-    assert Bed(failOnDataLoss="false").session.tasks(START, logged) == ()
 
 
 def test_a_replay_in_conflict_may_fail_the_query() -> None:

@@ -35,19 +35,6 @@ def test_what_a_new_group_finds_removed_is_no_loss(starting: str) -> None:
 
 
 @pytest.mark.rule("R4")
-def test_a_topic_that_appears_later_starts_at_its_beginning() -> None:
-    bed = joined(p0=5, subscribePattern=".*")
-    assert bed.session.latest_offset(START) is START
-    refund = TopicPartition("refunds", 0)
-    bed.ends(refunds=4)
-    bed.clock.advance(6.0)
-    assert bed.session.latest_offset(START) is START
-    assert bed.group.named("subscribe") == [("orders",), ("orders", "refunds")]
-    bed.assign(refund)
-    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 5)", "refunds-0 [0, 4)"]
-
-
-@pytest.mark.rule("R4")
 def test_other_topics_after_a_restart_start_at_their_beginning() -> None:
     """As in Spark's own source: the starting options are those of a new query."""
     refund = TopicPartition("refunds", 0)

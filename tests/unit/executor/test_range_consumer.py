@@ -183,13 +183,6 @@ def test_moving_forgets_what_was_fetched() -> None:
     assert client.unassigned == [[P0]]
 
 
-def test_partitions_of_one_task_do_not_mix() -> None:
-    consumer, _ = consumer_of([*records(1, 0), *records(0, 10), *records(1, 1), *records(0, 11, 12)], ranges=(R0, R1))
-    assert taken(consumer, R0) == [10, 11, 12]
-    assert taken(consumer, R1) == [0, 1]
-    assert consumer.finished(R1)
-
-
 def test_what_came_of_the_tasks_next_range_is_taken_with_it() -> None:
     client = FakeClient(ManualClock(), [*records(1, 0, 1), *records(0, 10, 11, 12)])
     consumer = range_consumer(client)
@@ -522,16 +515,6 @@ def test_an_error_of_a_dropped_partition_is_not_one_of_the_partition_that_is_rea
 # --- lost, or resting
 
 
-def test_a_lost_position_takes_a_new_assignment() -> None:
-    consumer, client = consumer_of([out_of_range(0)], records(0, 12))
-    with pytest.raises(OutOfRange):
-        consumer.next_rows([R0], 0.1)
-    ahead = OffsetRange(P0, 12, 13)
-    consumer.move_to([ahead])
-    assert taken(consumer, ahead) == [12]
-    assert len(client.assigned) == 2
-
-
 def test_a_resting_consumer_fetches_nothing_and_forgets_what_it_had() -> None:
     consumer, client = consumer_of(records(0, 10, 11, 12, 13), records(0, 13))
     taken(consumer)
@@ -679,12 +662,6 @@ def test_a_reason_is_that_of_this_task() -> None:
     assert consumer.requests.reason == ""
 
 
-def test_trouble_of_an_idle_partition_of_the_fast_lane() -> None:
-    trouble = FakeMessage(P1, 0, error=KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    consumer, _ = consumer_of([trouble, *records(0, 10, 11, 12)], ranges=(R0, OffsetRange(P1, 0, 0)))
-    assert taken(consumer) == [10, 11, 12]
-
-
 @pytest.mark.rule("R65")
 def test_a_damaged_record_behind_the_range_does_not_matter() -> None:
     consumer, _ = consumer_of([*records(0, 10, 11, 12), FakeMessage(P0, 13, error=KafkaError._BAD_MSG)])
@@ -822,13 +799,6 @@ def test_a_refused_setting_names_the_option() -> None:
 
     with pytest.raises(OptionError, match=r"CLIENT_REFUSED_OPTION.*'kafka.fetch.wait.max.ms' with the value 'soon'"):
         PythonClient(make_options(kafka__fetch__wait__max__ms="soon"), {}, make)
-
-
-def test_repr_and_close() -> None:
-    consumer, client = consumer_of(ranges=(R0, R1))
-    assert repr(consumer) == "RangeConsumer(orders-0@10, orders-1@0)"
-    consumer.close()
-    assert client.closed == 1
 
 
 def test_a_bulk_client_waits_for_no_new_records_unless_the_user_says_so() -> None:

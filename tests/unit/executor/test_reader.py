@@ -121,12 +121,6 @@ def test_a_range_that_waits_does_not_hold_up_the_others() -> None:
     assert len(bed.client.assigned) == 1, "nothing that came was fetched twice"
 
 
-def test_one_silent_range_meets_the_deadline_when_the_others_have_ended() -> None:
-    bed = Bed(records(1, 0), [], records(1, 1), kafkaConsumer__pollTimeoutMs="5000")
-    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 10.*\[10, 13\)"):
-        bed.read(R0, R1)
-
-
 def test_a_range_that_makes_no_progress_fails_at_the_deadline() -> None:
     bed = Bed([eof(0, 11)], records(0, 10), kafkaConsumer__pollTimeoutMs="5000")
     with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 11.*\[10, 13\)"):
@@ -282,13 +276,6 @@ def test_lost_records_are_skipped_and_reported(caplog: pytest.LogCaptureFixture)
     assert bed.client.assigned[-1] == [(P0, 12)]
 
 
-def test_what_one_range_lost_does_not_touch_the_others() -> None:
-    bed = Bed([*records(1, 0), out_of_range(0)], records(1, 1), [eof(0, 13)], failOnDataLoss="false")
-    bed.client.bounds[P0] = (12, 50)
-    assert bed.read(R0, R1) == [(1, 0), (1, 1)]
-    assert bed.client.assigned == [[(P0, 10), (P1, 0)], [(P0, 12)]]
-
-
 def test_a_range_that_is_lost_as_a_whole_leaves_the_client_at_its_end() -> None:
     """Else the next batch, which starts there, would wait for a client that has stopped."""
     bed = Bed([out_of_range(0)], failOnDataLoss="false")
@@ -424,20 +411,6 @@ def test_a_position_that_the_log_does_have_is_sought_again() -> None:
     bed.client.bounds[P0] = (0, 50)
     assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
     assert bed.client.assigned[-1] == [(P0, 10)]
-
-
-def test_two_ranges_of_a_task_may_be_lost() -> None:
-    bed = Bed([out_of_range(1), out_of_range(0)], records(0, 12), records(1, 1), failOnDataLoss="false")
-    bed.client.bounds |= {P0: (12, 50), P1: (1, 50)}
-    assert bed.read(R0, R1) == [(0, 12), (1, 1)]
-
-
-def test_a_broker_that_keeps_saying_out_of_range_meets_the_deadline() -> None:
-    bed = Bed(*[[out_of_range(0)]] * 50)
-    bed.client.bounds[P0] = (0, 50)
-    bed.client.slow_s = 10.0
-    with pytest.raises(ReadError, match="READ_STALLED"):
-        bed.read(R0)
 
 
 # --- topics that are gone
