@@ -491,7 +491,7 @@ class Member:
         if replaced:
             repeated = self._report.to_repeat(replaced)
             self._committer.released(replaced)
-            self.machine.handle(PartitionsReleased(replaced))
+            self.machine.handle(AssignmentEnded(replaced))
             self._report.released(replaced, HandOver((), DrainOutcome.COMPLETE), 0, repeated, 0.0)
 
     def _compare_generations(self, generation: bytes) -> None:

@@ -1020,6 +1020,15 @@ def test_an_eager_assignment_replaces_the_one_before_it(incremental: bool) -> No
         bed.until("both", lambda view: not bed.group.waiting and tuple(p.partition for p in view.partitions) == owned)
 
 
+def test_an_eager_assignment_replaces_also_what_a_revoke_has_not_named() -> None:
+    """The client has dropped all partitions with the revoke, whichever it names."""
+    with running(FakeGroup(incremental=False)) as bed:
+        bed.group.assign(P0, P1)
+        bed.group.revoke(P0)
+        bed.group.assign(P2)
+        bed.until("the last one", lambda view: [each.partition for each in view.partitions] == [P2])
+
+
 @pytest.mark.parametrize(
     ("incremental", "static", "stays_out"), [(False, False, True), (False, True, False), (True, False, False)]
 )
