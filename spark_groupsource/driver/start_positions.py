@@ -212,6 +212,7 @@ class StartPositions:
         ids, start, group = facts.ids, facts.start, facts.group
         old = {topic: topic_id for topic, topic_id in ids.items() if not self._state.appeared(topic, topic_id)}
         initial = initial_topics(old, facts.pins, has_read=bool(facts.ends))
+        logged = {item.partition: item for item in start.ranges}
         items = []
         for decision in decisions:
             partition = decision.partition
@@ -223,8 +224,8 @@ class StartPositions:
             )
             if partition in group:
                 self._state.establish(partition, anchor)
-                if same_topic(start.topic_id(partition.topic), ids[partition.topic]):
-                    self._truncation.learn(item for item in start.ranges if item.partition == partition)
+                if partition in logged and same_topic(start.topic_id(partition.topic), ids[partition.topic]):
+                    self._truncation.learn((logged[partition],))
                 if not decision.recreated:
                     self._truncation.learn(_last_range(partition, offset))
             # R116: the mark of the owner, from the start on

@@ -235,7 +235,7 @@ class MemberMachine:
         # An end that the checkpoint does not have any more is void: the topic was deleted, or the group was reset.
         kept = (p for p, item in self._completed.items() if p in self._owned or ends.get(p) == item.offset)
         self._completed = {partition: self._completed[partition] for partition in kept}
-        due = []
+        due, revoked = [], frozenset(self._revoked)
         for item in flight.items:
             owned, before = self._owned.get(item.partition), self._completed.get(item.partition)
             if owned is not None and owned.overrules(item):
@@ -246,7 +246,7 @@ class MemberMachine:
                 if owned is not None:
                     owned.unknown = False
             # R12: partitions of others are not committed
-            if (pending := self._pending(item.partition)) is not None and item.partition not in self._revoked:
+            if (pending := self._pending(item.partition)) is not None and item.partition not in revoked:
                 due.append(pending)
         return tuple(due)
 
