@@ -31,7 +31,9 @@ from spark_groupsource.options.client_settings import (
     GroupProtocol,
     check_client_settings,
     check_executor_settings,
+    group_protocol,
     has_own_identity,
+    interval_ms,
     invalid_option,
     librdkafka_has,
     merged_executor_settings,
@@ -271,7 +273,7 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
     """Raise `OptionError` for strategies that do not exist, or that have no effect with the other options."""
     names = values["assignors"]
     remote = client.get("group.remote.assignor")
-    consumer = client.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value
+    consumer = group_protocol(client) is GroupProtocol.CONSUMER
     if remote is not None and not consumer:
         raise conflict(
             "kafka.group.remote.assignor",
@@ -399,7 +401,7 @@ def _assemble(
     names: tuple[str, ...] = values["assignors"] or ()  # type: ignore[assignment]
     if names and librdkafka_has(names):
         client = {**client, "partition.assignment.strategy": ",".join(names)}
-    max_poll_interval_ms = int(client.get("max.poll.interval.ms", "300000"))
+    max_poll_interval_ms = interval_ms(client, "max.poll.interval.ms")
     drain_timeout_ms: int | None = values["drainTimeoutMs"]  # type: ignore[assignment]
     if drain_timeout_ms is not None and drain_timeout_ms > max_poll_interval_ms:
         allowed = f"0 to kafka.max.poll.interval.ms ({max_poll_interval_ms})"
@@ -415,10 +417,10 @@ def _assemble(
         "starting": _position(values, given, "starting", AtEdge(latest=reads is not Reads.BATCH)),
         "ending": _position(values, given, "ending", AtEdge(latest=True)),
         "drain_timeout_s": (0.8 * max_poll_interval_ms if drain_timeout_ms is None else drain_timeout_ms) / 1000,
-        "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
-        "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
+        "session_timeout_s": interval_ms(client, "session.timeout.ms") / 1000,
+        "heartbeat_interval_s": interval_ms(client, "heartbeat.interval.ms") / 1000,
         "rebalance_timeout_s": max_poll_interval_ms / 1000,
-        "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),
+        "group_protocol": group_protocol(client),
         "assignors": names,
         "client_settings": dict(client),
         "executor_settings": dict(executor),
