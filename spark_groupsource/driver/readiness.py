@@ -14,7 +14,6 @@ from spark_groupsource.driver.unassigned import UnassignedPartitions, Wanted
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.stopping import member_left
-from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import NextTrigger
 
 LOG = logging.getLogger(__name__)
@@ -111,7 +110,7 @@ class CommitWait:
         2. The group gives its partitions to others.
         3. The query reads on: all that is repeated.
         """
-        if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
+        if not (self._options.on_librdkafka and self._options.is_member):
             return False
         if view.committed or self._behind_since_s is None:
             return False

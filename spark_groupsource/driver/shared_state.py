@@ -185,7 +185,7 @@ class SharedState:
         `count` asks for the number of all partitions. A dead member keeps its partitions for a session timeout, so
         nothing is reported before that time has passed.
         """
-        allowed = self._options.on_shared_state is OnSharedState.ALLOW or self._options.subscription.partitions
+        allowed = self._options.on_shared_state is OnSharedState.ALLOW or not self._options.is_member
         if not self.has_state or allowed:
             return
         if self._counted is None or self._counted[0] != view.assignment:

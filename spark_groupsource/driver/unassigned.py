@@ -47,7 +47,7 @@ class UnassignedPartitions:
         self._answers = HeldFor[str](query.clock, _HOLD_S)
         self._sibling = sibling
         # False if the group has no members (option assign), or the coordinator does not describe it.
-        self._asks = not query.options.subscription.partitions
+        self._asks = query.options.is_member
         # Whether another source of this query may have the partitions. It gives none up before this one has planned.
         self.has_sibling = False
         # Those of the last answer, and why the last request had none.

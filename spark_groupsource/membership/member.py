@@ -239,8 +239,7 @@ class Member:
     def _is_overdue(self) -> bool:
         """Return whether the batch in flight takes longer than option maxBatchMs allows, as far as is known."""
         longest_s = self._options.max_batch_s
-        # With option assign there is no other member.
-        if longest_s is None or self.machine.flight is None or self._options.subscription.partitions:
+        if longest_s is None or self.machine.flight is None:
             return False
         return self._clock.monotonic_s() - self._fixed_s >= longest_s
 
@@ -473,7 +472,7 @@ class Member:
         self.machine.handle(PartitionsAssigned(partitions))
         self._renewal.joined()
         self._fetch_pace.hurry()
-        if not self._options.subscription.partitions:
+        if self._options.is_member:
             # A member with an assignment has found its coordinator; the client reports that later.
             self.on_coordinator(True)
         self._report.assigned(partitions)
