@@ -45,7 +45,7 @@ class CommitWait:
     """Delay a plan until the group has accepted all completed offsets. Main thread only."""
 
     def __init__(self, query: QueryContext) -> None:
-        self._options, self._length, self._metrics = query.options, query.length, query.metrics
+        self._options, self._length, self._metrics = query.options, query.member.length, query.metrics
         self._clock, self._member, self._pause = query.clock, query.member, query.pause
         # When the first batch was complete of those that go on without commits; None while there are none.
         self._behind_since_s: float | None = None
@@ -131,7 +131,7 @@ class Readiness:
     """Wait until the member may plan. Main thread only."""
 
     def __init__(self, query: QueryContext, commits: CommitWait, sibling: Callable[[], bool]) -> None:
-        self._options, self._length = query.options, query.length
+        self._options, self._length = query.options, query.member.length
         self._clock, self._member, self._pause = query.clock, query.member, query.pause
         self._commits = commits
         self._check = AssignmentCheck(query)
