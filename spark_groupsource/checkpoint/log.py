@@ -33,6 +33,7 @@ from spark_groupsource.checkpoint.location import (
     shown_location,
 )
 from spark_groupsource.errors import OffsetFormatError
+from spark_groupsource.model.names import first_names
 from spark_groupsource.model.offsets import Json, SourceOffset, parse_offset
 
 LOG = logging.getLogger(__name__)
@@ -507,6 +508,5 @@ def _is_file(filesystem: fs.FileSystem, path: str) -> bool:
 
 def _shown_ends(offset: SourceOffset) -> str:
     """Return the first ends of an offset, as text."""
-    ends = sorted(offset.ends().items())
-    more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""
-    return "[" + ", ".join(f"{partition}:{end}" for partition, end in ends[:_NAMED]) + more + "]"
+    ends = [f"{partition}:{end}" for partition, end in sorted(offset.ends().items())]
+    return f"[{first_names(ends, _NAMED)}]"

@@ -12,7 +12,7 @@ from spark_groupsource.clock import HeldFor, Pace
 from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.report import named_partitions
+from spark_groupsource.model.names import first_names
 from spark_groupsource.model.offsets import TopicPartition
 
 LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class UnassignedPartitions:
 
     def __str__(self) -> str:
         """Return the partitions that no member had in the last answer, the first ones by name."""
-        return named_partitions(tuple(sorted(self._last or ())))
+        return first_names(sorted(self._last or ()))
 
     @property
     def waits(self) -> bool:

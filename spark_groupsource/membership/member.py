@@ -67,8 +67,7 @@ class MemberStatus:
     - `completed_s`: when the last batch was known to be complete, in seconds of the monotonic clock.
     - `behind_since_s`: when the first batch was complete whose end the group has not accepted; meaningful while there
       is one.
-    - `left_clean`: whether the member has left without a batch in flight and with all offsets committed; None before it
-      has left.
+    - `left_clean`: whether nothing was in flight when the member left, and all offsets were committed.
     """
 
     standby: frozenset[TopicPartition] = frozenset()
@@ -77,7 +76,7 @@ class MemberStatus:
     coordinator_known: bool = False
     completed_s: float = 0.0
     behind_since_s: float = 0.0
-    left_clean: bool | None = None
+    left_clean: bool = True
 
 
 class Member:

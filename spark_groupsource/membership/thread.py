@@ -117,7 +117,7 @@ class MembershipThread:
 
         Meaningful after the thread's end. True for a member that was never started.
         """
-        return self._member.error is None and self._member.status.left_clean is not False
+        return self._member.error is None and self._member.status.left_clean
 
     @property
     def status(self) -> MemberStatus:
