@@ -164,7 +164,7 @@ def read_spark_checkpoint(
         else:
             sources = sources_in_log_entry(read_text(filesystem, f"{root}/offsets/{completed}"))
     except TROUBLES as error:
-        raise ValueError(scrubbed(str(error) or type(error).__name__, location)) from None
+        raise ValueError(scrubbed(error, location)) from None
     return SparkCheckpoint(completed, logged, sources)
 
 
@@ -372,7 +372,7 @@ class CheckpointLog:
                 "checkpoint not readable, option checkpointLocation has no effect: checkpointLocation=%s error=%s"
                 " allowed=%s",
                 shown_location(self._location),
-                scrubbed(str(error), self._location),
+                scrubbed(error, self._location),
                 LOCATIONS,
             )
             return False
@@ -385,7 +385,7 @@ class CheckpointLog:
             LOG.warning(
                 "checkpoint not readable: checkpointLocation=%s error=%s",
                 shown_location(self._location),
-                scrubbed(str(error) or type(error).__name__, self._location),
+                scrubbed(error, self._location),
             )
 
     def _open(self) -> fs.FileSystem:
@@ -460,9 +460,15 @@ class CheckpointLog:
         3. Every handover waits for the next trigger, without a warning.
         """
         numbers = _numbers(self._open(), f"{self._root}/offsets")
-        if not (numbers or self._exists("metadata")):
-            raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
+        if not numbers:
+            require_checkpoint(self._open(), self._root)
         return numbers
+
+
+def require_checkpoint(filesystem: fs.FileSystem, root: str) -> None:
+    """Raise FileNotFoundError if Spark has no checkpoint here. It writes `metadata` before it starts any source."""
+    if not file_exists(filesystem, f"{root}/metadata"):
+        raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
 
 
 def file_exists(filesystem: fs.FileSystem, path: str) -> bool:
