@@ -9,7 +9,7 @@ from pathlib import Path
 from scripts.markdown import table
 from spark_groupsource.checkpoint.stop_requests import Answer
 from spark_groupsource.driver.draining import END_AFTER_S
-from spark_groupsource.membership.events import DrainOutcome
+from spark_groupsource.membership.events import DrainOutcome, GroupEvent
 from spark_groupsource.membership.machine import GROUP_TRANSITIONS, MemberState
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,36 +50,28 @@ def state_table(states: Iterable[Enum]) -> str:
     return table(("state", "does", "leaves"), rows)
 
 
-def event_table(events: Iterable[type]) -> str:
-    """Return what each event means: the first line of its docstring."""
-    return table(("event", "meaning"), ((f"`{e.__name__}`", str(e.__doc__).splitlines()[0]) for e in events))
+def value_table(name: str, values: Iterable[Enum]) -> str:
+    """Return what each of these values means."""
+    return table((name, "meaning"), ((f"`{each.name}`", str(each.value)) for each in values))
 
 
-def transition_table(transitions: Mapping[tuple[Enum, type], Enum]) -> str:
+def transition_table(transitions: Mapping[tuple[Enum, Enum], Enum]) -> str:
     """Return all transitions, by state, then by event."""
-    states = [state.name for state in type(next(iter(transitions))[0])]
-    events = _events(transitions)
-    rows = sorted(transitions.items(), key=lambda row: (states.index(row[0][0].name), events.index(row[0][1])))
+    states, events = (list(type(each)) for each in next(iter(transitions)))
+    rows = sorted(transitions.items(), key=lambda row: (states.index(row[0][0]), events.index(row[0][1])))
     return table(
         ("in state", "event", "next state"),
-        ((f"`{state.name}`", f"`{event.__name__}`", f"`{target.name}`") for (state, event), target in rows),
+        ((f"`{state.name}`", f"`{event.name}`", f"`{target.name}`") for (state, event), target in rows),
     )
-
-
-def _events(transitions: Mapping[tuple[Enum, type], Enum]) -> list[type]:
-    return list(dict.fromkeys(event for _, event in transitions))
 
 
 def render() -> str:
     """Return the whole page."""
-    transitions: Mapping[tuple[Enum, type], Enum] = {**GROUP_TRANSITIONS}
-    tables = state_table(MemberState), event_table(_events(transitions)), transition_table(transitions)
+    tables = state_table(MemberState), value_table("event", GroupEvent), transition_table({**GROUP_TRANSITIONS})
     parts = [HEAD, "## The member in its group\n", *tables]
     parts += ["## The micro-batch\n", BATCH]
-    outcomes = table(("outcome", "meaning"), ((f"`{outcome.name}`", outcome.value) for outcome in DrainOutcome))
-    parts += ["## How a revoke's wait ends\n", outcomes]
-    answers = table(("answer", "meaning"), ((f"`{answer.name}`", answer.value) for answer in Answer))
-    parts += ["## A query that is asked to stop\n", STOPS, answers]
+    parts += ["## How a revoke's wait ends\n", value_table("outcome", DrainOutcome)]
+    parts += ["## A query that is asked to stop\n", STOPS, value_table("answer", Answer)]
     return "\n".join([*parts, NEXT])
 
 

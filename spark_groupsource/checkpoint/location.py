@@ -94,10 +94,10 @@ def shown_location(location: str) -> str:
     return f"{uri.group(1)}:{place}{mark}{shown}"
 
 
-def scrubbed(text: str, location: str) -> str:
+def scrubbed(error: BaseException, location: str) -> str:
     """Return an error's first line, with the parts masked that `shown_location` masks in this location."""
     uri = _URI.fullmatch(location)
-    text = text.partition("\n")[0]
+    text = (str(error) or type(error).__name__).partition("\n")[0]
     if uri is None:
         return text[:_LONGEST_ERROR]
     user = _user(location)

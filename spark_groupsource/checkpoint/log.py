@@ -33,6 +33,7 @@ from spark_groupsource.checkpoint.location import (
     shown_location,
 )
 from spark_groupsource.errors import OffsetFormatError
+from spark_groupsource.model.names import first_names
 from spark_groupsource.model.offsets import Json, SourceOffset, parse_offset
 
 LOG = logging.getLogger(__name__)
@@ -163,7 +164,7 @@ def read_spark_checkpoint(
         else:
             sources = sources_in_log_entry(read_text(filesystem, f"{root}/offsets/{completed}"))
     except TROUBLES as error:
-        raise ValueError(scrubbed(str(error) or type(error).__name__, location)) from None
+        raise ValueError(scrubbed(error, location)) from None
     return SparkCheckpoint(completed, logged, sources)
 
 
@@ -371,7 +372,7 @@ class CheckpointLog:
                 "checkpoint not readable, option checkpointLocation has no effect: checkpointLocation=%s error=%s"
                 " allowed=%s",
                 shown_location(self._location),
-                scrubbed(str(error), self._location),
+                scrubbed(error, self._location),
                 LOCATIONS,
             )
             return False
@@ -384,7 +385,7 @@ class CheckpointLog:
             LOG.warning(
                 "checkpoint not readable: checkpointLocation=%s error=%s",
                 shown_location(self._location),
-                scrubbed(str(error) or type(error).__name__, self._location),
+                scrubbed(error, self._location),
             )
 
     def _open(self) -> fs.FileSystem:
@@ -459,9 +460,15 @@ class CheckpointLog:
         3. Every handover waits for the next trigger, without a warning.
         """
         numbers = _numbers(self._open(), f"{self._root}/offsets")
-        if not (numbers or self._exists("metadata")):
-            raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
+        if not numbers:
+            require_checkpoint(self._open(), self._root)
         return numbers
+
+
+def require_checkpoint(filesystem: fs.FileSystem, root: str) -> None:
+    """Raise FileNotFoundError if Spark has no checkpoint here. It writes `metadata` before it starts any source."""
+    if not file_exists(filesystem, f"{root}/metadata"):
+        raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
 
 
 def file_exists(filesystem: fs.FileSystem, path: str) -> bool:
@@ -507,6 +514,5 @@ def _is_file(filesystem: fs.FileSystem, path: str) -> bool:
 
 def _shown_ends(offset: SourceOffset) -> str:
     """Return the first ends of an offset, as text."""
-    ends = sorted(offset.ends().items())
-    more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""
-    return "[" + ", ".join(f"{partition}:{end}" for partition, end in ends[:_NAMED]) + more + "]"
+    ends = [f"{partition}:{end}" for partition, end in sorted(offset.ends().items())]
+    return f"[{first_names(ends, _NAMED)}]"

@@ -76,9 +76,7 @@ class StateFolder:
             filesystem, root = at_checkpoint(*self._open_location(self._location))
             state, metadata = filesystem.get_file_info([f"{root}/state", f"{root}/metadata"])
         except TROUBLES as error:
-            LOG.info(
-                "the folder state is not readable: %s", scrubbed(str(error) or type(error).__name__, self._location)
-            )
+            LOG.info("the folder state is not readable: %s", scrubbed(error, self._location))
             return None
         if state.type != fs.FileType.NotFound:
             return True

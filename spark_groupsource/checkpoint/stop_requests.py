@@ -49,6 +49,7 @@ from spark_groupsource.checkpoint.log import (
     open_location,
     own_sources,
     read_text,
+    require_checkpoint,
 )
 
 FOLDER = "groupkafka"
@@ -124,7 +125,7 @@ class StopFiles:
     def register(self, run: Run) -> None:
         """Make the run known. Removes the files of runs that have ended without doing so."""
         with self._open() as (filesystem, root):
-            _require_checkpoint(filesystem, root)
+            require_checkpoint(filesystem, root)
             files = _files(filesystem, root)
             others = {other.name for other in _runs_of(filesystem, files) if run.may_live_beside(other)}
             for info in files:
@@ -141,7 +142,7 @@ class StopFiles:
         3. If that is the second one, nobody can ask the first one to stop any more.
         """
         with self._open() as (filesystem, root):
-            if file_exists(filesystem, _path(root, run.name, _RUN)) or not _has_checkpoint(filesystem, root):
+            if file_exists(filesystem, _path(root, run.name, _RUN)) or not file_exists(filesystem, f"{root}/metadata"):
                 return False
             _register(filesystem, root, run)
             return True
@@ -191,7 +192,7 @@ class StopFiles:
     def check_exists(self) -> None:
         """Raise ValueError if Spark has no checkpoint here."""
         with self._open() as (filesystem, root):
-            _require_checkpoint(filesystem, root)
+            require_checkpoint(filesystem, root)
 
     def is_any_requested(self, since_ms: int) -> bool:
         """Return whether a run of this machine was asked to stop that lives and started at `since_ms` or later.
@@ -269,7 +270,7 @@ class StopFiles:
                 self._opened = at_checkpoint(*self._open_location(self._location))
             yield self._opened
         except TROUBLES as error:
-            raise ValueError(scrubbed(str(error) or type(error).__name__, self._location)) from None
+            raise ValueError(scrubbed(error, self._location)) from None
 
 
 def ask_to_stop(
@@ -325,16 +326,6 @@ def _metadata(filesystem: fs.FileSystem, root: str) -> str | None:
 def _path(root: str, run: str, kind: str) -> str:
     """Return the path of a run's file in the checkpoint `root`."""
     return f"{root}/{FOLDER}/{run}{kind}"
-
-
-def _has_checkpoint(filesystem: fs.FileSystem, root: str) -> bool:
-    """Return whether Spark has a checkpoint here. It writes `metadata` before it starts any source."""
-    return file_exists(filesystem, f"{root}/metadata")
-
-
-def _require_checkpoint(filesystem: fs.FileSystem, root: str) -> None:
-    if not _has_checkpoint(filesystem, root):
-        raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
 
 
 def _register(filesystem: fs.FileSystem, root: str, run: Run) -> None:

@@ -24,6 +24,7 @@ from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.admin import AdminRequests
 from spark_groupsource.errors import CommandError
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, requests_of
+from spark_groupsource.model.names import first_names
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -163,9 +164,7 @@ class GroupAdmin:
                 refused += [(item.partition, reason) for later in requests[number:] for item in later]
                 break
         if refused:
-            names = [f"{partition.topic}-{partition.partition}" for partition, _ in refused]
-            shown = ", ".join(names[:_NAMES_SHOWN])
-            shown += f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+            shown = first_names([partition for partition, _ in refused], _NAMES_SHOWN)
             raise CommandError(errors.COMMIT_REFUSED, partitions=shown, reason=refused[0][1])
 
     def _commit(self, items: Sequence[CommitItem]) -> list[tuple[TopicPartition, str]]:

@@ -45,8 +45,6 @@ EXPORTER_ADDRESS = "127.0.0.1"
 EXPORTER_INTERVAL_S = 15.0
 # Numbers with fewer digits are not accepted as milliseconds since 1970.
 _TIME_DIGITS = 12
-# What the targets of a reset need that are a place.
-_PLACES = {"savepoint": "FILE", "checkpoint": "LOCATION"}
 # Options of a query that are about its login, which the commands share.
 _LOGIN = {TOKEN_PROVIDER.lower(), REGION_OPTION.lower()}
 # Names of client properties. Other text may be a part of a value (`sasl.password: secret==`), which errors must not
@@ -63,6 +61,10 @@ class TargetKind(Enum):
     TIME = "time"
     SAVEPOINT = "savepoint"
     CHECKPOINT = "checkpoint"
+
+
+# What the targets need that are a place.
+_PLACES = {TargetKind.SAVEPOINT: "FILE", TargetKind.CHECKPOINT: "LOCATION"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,15 +526,15 @@ def _add_connection(parser: argparse.ArgumentParser, groups: str) -> None:
 def parse_target(words: Sequence[str]) -> Target:
     """Parse the words of `--to`. Raises `ValueError`."""
     name, *rest = words
-    if name in _PLACES:
+    # A time is given as such, not as the word "time".
+    kind = next((kind for kind in TargetKind if kind.value == name), TargetKind.TIME)
+    if kind in _PLACES:
         if len(rest) != 1:
-            raise ValueError(f"'{name}' needs one {_PLACES[name]}")
-        return Target(TargetKind(name), place=rest[0])
+            raise ValueError(f"'{name}' needs one {_PLACES[kind]}")
+        return Target(kind, place=rest[0])
     if rest:
         raise ValueError(f"unexpected word '{rest[0]}'")
-    if name in (kind.value for kind in (TargetKind.INITIAL, TargetKind.EARLIEST, TargetKind.LATEST)):
-        return Target(TargetKind(name))
-    return Target(TargetKind.TIME, time_ms=_time_ms(name))
+    return Target(kind, time_ms=_time_ms(name) if kind is TargetKind.TIME else 0)
 
 
 def _time_ms(text: str) -> int:

@@ -24,6 +24,7 @@ from spark_groupsource.errors import (
     MembershipError,
     OptionError,
 )
+from spark_groupsource.options.client_settings import interval_ms
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.token_login import TokenLogin
 
@@ -279,8 +280,8 @@ def map_group_error(options: SourceOptions, error: KafkaError) -> GroupKafkaErro
     if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return AccessError(errors.GROUP_ACCESS_DENIED, **_identity(options), group=options.group_id)
     if code == KafkaError.INVALID_SESSION_TIMEOUT:
-        value = settings.get("session.timeout.ms", "45000")
-        return MembershipError(errors.SESSION_TIMEOUT_REFUSED, value=value)
+        session_ms = interval_ms(settings, "session.timeout.ms")
+        return MembershipError(errors.SESSION_TIMEOUT_REFUSED, value=session_ms)
     if code == KafkaError.UNSUPPORTED_ASSIGNOR:
         value = settings.get("group.remote.assignor", "")
         return MembershipError(errors.REMOTE_ASSIGNOR_UNKNOWN, value=value, reason=error.str())

@@ -115,6 +115,13 @@ _LEADERS_FRESH_S = 300.0
 _LISTEN_S = 0.25
 
 
+def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of `size`; the last one may be shorter."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
+
+
 def admin_client(options: SourceOptions, transport: TransportState) -> AdminClient:
     """Create a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
     settings = outsider_settings(options, "admin", FETCH_SETTINGS, _CONSUMER_SETTINGS)
@@ -280,10 +287,9 @@ class AdminRequests:
            partition with those before it: on a busy machine that takes longer than the request's timeout.
         2. librdkafka's main thread ends the request and frees it, as in `learn_leaders`: the process aborts.
         """
-        rest = iter(wanted.items())
         futures: dict[ClientPartition, Future[ListOffsetsResultInfo]] = {}
-        while some := dict(islice(rest, _PARTITIONS_AT_ONCE)):
-            futures |= self.client().list_offsets(some, isolation_level=isolation, request_timeout=timeout_s)
+        for part in in_parts(wanted.items(), _PARTITIONS_AT_ONCE):
+            futures |= self.client().list_offsets(dict(part), isolation_level=isolation, request_timeout=timeout_s)
         return futures
 
     def partition_counts(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:

@@ -11,7 +11,7 @@ from spark_groupsource.clock import Deadline, HeldFor, Pace
 from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.report import named_partitions
+from spark_groupsource.model.names import first_names
 from spark_groupsource.model.offsets import TopicPartition
 
 LOG = logging.getLogger(__name__)
@@ -84,4 +84,4 @@ class AssignmentCheck:
 
 
 def _named(partitions: frozenset[TopicPartition]) -> str:
-    return named_partitions(tuple(sorted(partitions))) or "none"
+    return first_names(sorted(partitions)) or "none"

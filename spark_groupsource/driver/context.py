@@ -9,7 +9,6 @@ from spark_groupsource.clock import Clock
 from spark_groupsource.cluster.port import ClusterPort
 from spark_groupsource.driver.data_loss import LossReporter
 from spark_groupsource.driver.query_state import QueryState
-from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.options.model import SourceOptions
@@ -19,7 +18,6 @@ from spark_groupsource.options.model import SourceOptions
 class QueryContext:
     """What the parts of a query share. The session makes it. Main thread only, apart from what the member allows.
 
-    - `length`: the bounds of the group's session timeout, shared with the member.
     - `pause`: waits for some seconds.
     - `state`, `losses`: what is known of partitions and topics, and what is reported as lost of them.
     """
@@ -29,7 +27,6 @@ class QueryContext:
     cluster: ClusterPort
     member: MembershipThread
     metrics: MetricsLog
-    length: SessionLength
     pause: Callable[[float], object]
     state: QueryState
     losses: LossReporter

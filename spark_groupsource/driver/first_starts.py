@@ -114,8 +114,7 @@ class FirstStarts:
 
         `fetched` are the group's offsets, empty if they were not requested.
         """
-        # With option assign there are no other members.
-        if self._options.subscription.partitions or (self._tries is not None and self._tries.expired()):
+        if not self._options.is_member or (self._tries is not None and self._tries.expired()):
             return []
         topics = {p.topic for p in owned if p.partition == 0}
         # R105: the owner of the first partition stores the starts of all
@@ -175,7 +174,7 @@ class FirstStarts:
 
     def _is_anothers(self, decision: StartDecision, owned: Collection[TopicPartition]) -> bool:
         """Return whether another member stores this start."""
-        own = self._options.subscription.partitions or first_of(decision.partition) in owned
+        own = not self._options.is_member or first_of(decision.partition) in owned
         return not own and self.is_moving(decision)
 
     def _report(self, new: Collection[TopicPartition], alone: Mapping[TopicPartition, int]) -> None:

@@ -35,8 +35,6 @@ class MissingTopics:
         self._state, self._losses = query.state, query.losses
         self._topics = topics
         self._start_checked = False
-        # Whether the member has begun to join the group.
-        self.joins = False
 
     def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
         """Return those of these topics that exist. Report what is lost with the others."""
@@ -111,7 +109,7 @@ class MissingTopics:
 
     def _taken(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return those of these partitions whose offset in the group is not of the topic that this query has read."""
-        if not self.joins:
+        if not self._member.is_started:
             return set()
         read = self._state.left
         found = {p: metadata_of(group) for p, group in self._member.fetch_offsets(sorted(partitions)).items()}
@@ -149,7 +147,7 @@ class MissingTopics:
         wait = Deadline(self._clock, FIRST_ASSIGNMENT_S)
         while True:
             members = self._cluster.members(self._options.group_id)
-            if members is None or not self.joins:
+            if members is None or not self._member.is_started:
                 return bool(members)
             if own := self._member.member_id():
                 return bool(members.keys() - {own})

@@ -14,7 +14,6 @@ from spark_groupsource.driver.unassigned import UnassignedPartitions, Wanted
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.stopping import member_left
-from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import NextTrigger
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ class CommitWait:
     """Delay a plan until the group has accepted all completed offsets. Main thread only."""
 
     def __init__(self, query: QueryContext) -> None:
-        self._options, self._length, self._metrics = query.options, query.length, query.metrics
+        self._options, self._length, self._metrics = query.options, query.member.length, query.metrics
         self._clock, self._member, self._pause = query.clock, query.member, query.pause
         # When the first batch was complete of those that go on without commits; None while there are none.
         self._behind_since_s: float | None = None
@@ -111,7 +110,7 @@ class CommitWait:
         2. The group gives its partitions to others.
         3. The query reads on: all that is repeated.
         """
-        if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
+        if not (self._options.on_librdkafka and self._options.is_member):
             return False
         if view.committed or self._behind_since_s is None:
             return False
@@ -132,7 +131,7 @@ class Readiness:
     """Wait until the member may plan. Main thread only."""
 
     def __init__(self, query: QueryContext, commits: CommitWait, sibling: Callable[[], bool]) -> None:
-        self._options, self._length = query.options, query.length
+        self._options, self._length = query.options, query.member.length
         self._clock, self._member, self._pause = query.clock, query.member, query.pause
         self._commits = commits
         self._check = AssignmentCheck(query)

@@ -109,12 +109,12 @@ class Session:
         self._pause = pause
         self._state = QueryState(clock)
         self._losses = LossReporter(options, metrics, self._state)
-        query = QueryContext(options, clock, cluster, member, metrics, member.length, pause, self._state, self._losses)
+        query = QueryContext(options, clock, cluster, member, metrics, pause, self._state, self._losses)
         self._draining = Draining(query, watch)
         self._sizing = TaskSizing(options)
         self._truncation = TruncationWatch(cluster, self._state, read_committed=options.read_committed)
         recreated = RecreatedTopics(query)
-        self._shared = SharedState(options, state_exists, member.length, clock=clock, metrics=metrics)
+        self._shared = SharedState(query, state_exists)
         self._starts = StartPositions(
             query, recreated=recreated, truncation=self._truncation, shared=self._shared, lineages=lineages
         )
@@ -161,7 +161,6 @@ class Session:
             )
         if self._member.length.is_the_brokers:
             self._member.length.learn(self._cluster.group_session_s(self._options.group_id))
-        self._missing.joins = True
         self._member.start()
         self._member.subscribe(self._topics.names)
         if self._lag is not None:

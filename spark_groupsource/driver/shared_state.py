@@ -9,16 +9,15 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Deadline
 from spark_groupsource.cluster.offset_lookup import partitions_of
 from spark_groupsource.cluster.port import TopicInfo
+from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.session_length import SessionLength
-from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition, same_topic
-from spark_groupsource.options.model import OnSharedState, SourceOptions
+from spark_groupsource.options.model import OnSharedState
 from spark_groupsource.planning.conflicts import SHOWN, details_of
 from spark_groupsource.planning.shared_state import (
     BREAKS_STATE,
@@ -43,20 +42,10 @@ class SharedState:
     `exists` returns whether the query has state; None if that is not known.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        exists: Callable[[], bool | None],
-        length: SessionLength,
-        *,
-        clock: Clock,
-        metrics: MetricsLog,
-    ) -> None:
-        self._options = options
+    def __init__(self, query: QueryContext, exists: Callable[[], bool | None]) -> None:
+        self._options, self._clock, self._metrics = query.options, query.clock, query.metrics
+        self._length = query.member.length
         self._exists = exists
-        self._length = length
-        self._clock = clock
-        self._metrics = metrics
         self._looks = 0
         # Whether this run has had a batch with state.
         self._begun = False
@@ -185,7 +174,7 @@ class SharedState:
         `count` asks for the number of all partitions. A dead member keeps its partitions for a session timeout, so
         nothing is reported before that time has passed.
         """
-        allowed = self._options.on_shared_state is OnSharedState.ALLOW or self._options.subscription.partitions
+        allowed = self._options.on_shared_state is OnSharedState.ALLOW or not self._options.is_member
         if not self.has_state or allowed:
             return
         if self._counted is None or self._counted[0] != view.assignment:

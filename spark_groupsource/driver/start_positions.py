@@ -40,7 +40,6 @@ from spark_groupsource.model.offsets import (
     newer,
     same_topic,
 )
-from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import NoMatchStrategy, SourceOptions
 from spark_groupsource.planning import conflicts
 from spark_groupsource.planning.batch import Replay, plan_replay
@@ -337,7 +336,7 @@ class StartPositions:
             found = self._member.fetch_offsets(wanted)
             if len(found) == len(wanted):
                 return found
-            others_drain = not librdkafka_has(self._options.assignors) and self._member.status.coordinator_known
+            others_drain = not self._options.on_librdkafka and self._member.status.coordinator_known
             if (drained if others_drain else deadline).expired() or self._member.stopping:
                 waited_s = clock.monotonic_s() - began_s
                 raise KafkaUnavailableError(

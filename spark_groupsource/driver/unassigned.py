@@ -12,7 +12,7 @@ from spark_groupsource.clock import HeldFor, Pace
 from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.report import named_partitions
+from spark_groupsource.model.names import first_names
 from spark_groupsource.model.offsets import TopicPartition
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class UnassignedPartitions:
         self._answers = HeldFor[str](query.clock, _HOLD_S)
         self._sibling = sibling
         # False if the group has no members (option assign), or the coordinator does not describe it.
-        self._asks = not query.options.subscription.partitions
+        self._asks = query.options.is_member
         # Whether another source of this query may have the partitions. It gives none up before this one has planned.
         self.has_sibling = False
         # Those of the last answer, and why the last request had none.
@@ -58,7 +58,7 @@ class UnassignedPartitions:
 
     def __str__(self) -> str:
         """Return the partitions that no member had in the last answer, the first ones by name."""
-        return named_partitions(tuple(sorted(self._last or ())))
+        return first_names(sorted(self._last or ()))
 
     @property
     def waits(self) -> bool:

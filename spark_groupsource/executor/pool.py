@@ -23,7 +23,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.clients.choose import make_client
@@ -47,8 +47,6 @@ PoolKey = tuple[ClientKey, bool, int]
 
 @dataclass(slots=True)
 class _Idle:
-    # Has the client's settings, and so its secrets.
-    key: PoolKey = field(repr=False)
     consumer: RangeConsumer
     since_s: float
 
@@ -138,11 +136,12 @@ class ConsumerPool:
         """
         key = pool_key(options)
         with self._lock:
+            alike = [entry for entry in self._idle if pool_key(entry.options) == key]
             # R59: has read another topic id
-            closing = [entry for entry in self._idle if entry.key == key and not entry.consumer.is_current(topic_ids)]
+            closing = [entry for entry in alike if not entry.consumer.is_current(topic_ids)]
             self._remove(closing)
+            alike = [entry for entry in alike if entry not in closing]
             full = len(self._idle) >= MAX_CONSUMERS
-            alike = [entry for entry in self._idle if entry.key == key]
             record_bytes = max((entry.consumer.record_bytes for entry in alike), default=UNKNOWN_RECORD_BYTES)
             sizes = [len(item) * record_bytes for item in ranges]
             bulk = takes_bulk(options, sizes)
@@ -179,7 +178,7 @@ class ConsumerPool:
             consumer.close()
             return
         with self._lock:
-            self._idle.append(_Idle(pool_key(consumer.requests.options), consumer, self._clock.monotonic_s()))
+            self._idle.append(_Idle(consumer, self._clock.monotonic_s()))
             if self._housekeeper is None and self._pause is not None:
                 housekeeper = threading.Thread(target=self._keep_house, name="groupkafka-pool", daemon=True)
                 try:

@@ -6,8 +6,7 @@ assigned consumer, with small requests, for a limited time. For one thread, with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message
@@ -18,7 +17,7 @@ from spark_groupsource.client.errors import WAITING, mapped_errors
 from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.admin import LibrdkafkaCluster
+from spark_groupsource.cluster.admin import LibrdkafkaCluster, in_parts
 from spark_groupsource.lag.model import LagInput, Retention
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
@@ -74,14 +73,14 @@ class LagRequests:
     def group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
         found: dict[TopicPartition, int] = {}
-        for chunk in _chunks(partitions):
+        for chunk in in_parts(partitions, _CHUNK):
             found |= self._cluster.group_offsets(group, chunk)
         return found
 
     def log_bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Return (beginning, end) of these logs; partitions that have no leader are left out."""
         found: dict[TopicPartition, tuple[int, int]] = {}
-        for chunk in _chunks(partitions):
+        for chunk in in_parts(partitions, _CHUNK):
             found |= self._cluster.log_bounds(chunk)
         return found
 
@@ -94,8 +93,8 @@ class LagRequests:
         retentions = self._retentions({partition.topic for partition in committed})
         deadline = Deadline(self._clock, _RECORDS_S)
         lag_inputs = []
-        for chunk in _chunks(list(committed)):
-            bounds = self.log_bounds(chunk)
+        for chunk in in_parts(committed, _CHUNK):
+            bounds = self._cluster.log_bounds(chunk)
             starts = {p: max(beginning, committed[p] or 0) for p, (beginning, _) in bounds.items()}
             unread = {p: (starts[p], end) for p, (_, end) in bounds.items() if starts[p] < end}
             times = self._times(unread, deadline) if unread else {}
@@ -205,9 +204,3 @@ def _answers(message: Message, end: int) -> bool:
 def _is_end(message: Message) -> bool:
     error = message.error()
     return error is not None and error.code() == KafkaError._PARTITION_EOF
-
-
-def _chunks(partitions: Sequence[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    rest = iter(partitions)
-    while chunk := list(islice(rest, _CHUNK)):
-        yield chunk

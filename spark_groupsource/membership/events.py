@@ -28,63 +28,18 @@ class DrainOutcome(Enum):
     LOST = "its partitions were lost before a stop"
 
 
-class GroupEvent:
-    """Something that happened to the member in its group."""
+class GroupEvent(Enum):
+    """What happens to the member in its group. `MemberMachine.handle` gets the partitions that it is about."""
 
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Started(GroupEvent):
-    """The client was created and subscribed."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsAssigned(GroupEvent):
-    """The group assigned these partitions, in addition to those owned (possibly none)."""
-
-    partitions: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class RevokeStarted(GroupEvent):
-    """The group revokes these partitions; the member owns them until they are released."""
-
-    partitions: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class DrainExpired(GroupEvent):
-    """The revoke has waited as long as drainTimeoutMs and maxBatchMs allow."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsReleased(GroupEvent):
-    """These partitions have left: they were handed over, or their topic was deleted. The others are kept."""
-
-    partitions: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentEnded(GroupEvent):
-    """All partitions have left: the membership was lost, or an eager member has handed them over. It joins again."""
-
-    partitions: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequested(GroupEvent):
-    """The query stops."""
-
-
-@dataclass(frozen=True, slots=True)
-class Left(GroupEvent):
-    """The client is closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class FatalErrorRaised(GroupEvent):
-    """An error has ended the member; Spark's next call raises it."""
+    STARTED = "The client was created and subscribed."
+    PARTITIONS_ASSIGNED = "The group assigned these partitions, in addition to those owned (possibly none)."
+    REVOKE_STARTED = "The group revokes these partitions; the member owns them until they are released."
+    DRAIN_EXPIRED = "The revoke has waited as long as drainTimeoutMs and maxBatchMs allow."
+    PARTITIONS_RELEASED = "These partitions have left, handed over or with a deleted topic. The others are kept."
+    ASSIGNMENT_ENDED = "All partitions have left, lost or handed over by an eager member. It joins again."
+    STOP_REQUESTED = "The query stops."
+    LEFT = "The client is closed."
+    FATAL_ERROR_RAISED = "An error has ended the member; Spark's next call raises it."
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class MembershipProof:
         if self._length.is_the_brokers:
             longest_s = min(longest_s, self._length.shortest_s / 3)
         # R67: the session may have expired meanwhile
-        if gap_s > longest_s and not self._options.subscription.partitions:
+        if gap_s > longest_s and self._options.is_member:
             self._machine.proven = False
             self._report.doubted(gap_s)
             self._pace.hurry()

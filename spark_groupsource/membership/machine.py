@@ -23,22 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_groupsource.membership.events import (
-    AssignmentEnded,
-    DrainExpired,
-    DrainOutcome,
-    FatalErrorRaised,
-    FlightBatch,
-    GroupEvent,
-    HandOver,
-    Left,
-    Partitions,
-    PartitionsAssigned,
-    PartitionsReleased,
-    RevokeStarted,
-    Started,
-    StopRequested,
-)
+from spark_groupsource.membership.events import DrainOutcome, FlightBatch, GroupEvent, HandOver, Partitions
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, overruled
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
@@ -79,35 +64,35 @@ class MemberState(Enum):
     FAILED = "met an error that only a restart can heal / final"
 
 
-_S = MemberState
+_S, _E = MemberState, GroupEvent
 
-GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
-    (_S.DOWN, Started): _S.JOINING,
-    (_S.JOINING, PartitionsAssigned): _S.JOINED,
-    (_S.JOINING, RevokeStarted): _S.DRAINING,
-    (_S.JOINING, AssignmentEnded): _S.JOINING,
-    (_S.JOINING, StopRequested): _S.STOPPING,
-    (_S.JOINED, PartitionsAssigned): _S.JOINED,
-    (_S.JOINED, RevokeStarted): _S.DRAINING,
-    (_S.JOINED, AssignmentEnded): _S.REJOINING,
-    (_S.JOINED, PartitionsReleased): _S.JOINED,
-    (_S.JOINED, StopRequested): _S.STOPPING,
-    (_S.DRAINING, DrainExpired): _S.DRAINING,
-    (_S.DRAINING, AssignmentEnded): _S.REJOINING,
-    (_S.DRAINING, PartitionsReleased): _S.JOINED,
-    (_S.DRAINING, StopRequested): _S.STOPPING,
-    (_S.REJOINING, PartitionsAssigned): _S.JOINED,
-    (_S.REJOINING, RevokeStarted): _S.DRAINING,
-    (_S.REJOINING, AssignmentEnded): _S.REJOINING,
-    (_S.REJOINING, StopRequested): _S.STOPPING,
-    (_S.STOPPING, PartitionsAssigned): _S.STOPPING,
-    (_S.STOPPING, RevokeStarted): _S.STOPPING,
-    (_S.STOPPING, AssignmentEnded): _S.STOPPING,
-    (_S.STOPPING, PartitionsReleased): _S.STOPPING,
-    (_S.STOPPING, StopRequested): _S.STOPPING,
-    (_S.STOPPING, Left): _S.STOPPED,
+GROUP_TRANSITIONS: dict[tuple[MemberState, GroupEvent], MemberState] = {
+    (_S.DOWN, _E.STARTED): _S.JOINING,
+    (_S.JOINING, _E.PARTITIONS_ASSIGNED): _S.JOINED,
+    (_S.JOINING, _E.REVOKE_STARTED): _S.DRAINING,
+    (_S.JOINING, _E.ASSIGNMENT_ENDED): _S.JOINING,
+    (_S.JOINING, _E.STOP_REQUESTED): _S.STOPPING,
+    (_S.JOINED, _E.PARTITIONS_ASSIGNED): _S.JOINED,
+    (_S.JOINED, _E.REVOKE_STARTED): _S.DRAINING,
+    (_S.JOINED, _E.ASSIGNMENT_ENDED): _S.REJOINING,
+    (_S.JOINED, _E.PARTITIONS_RELEASED): _S.JOINED,
+    (_S.JOINED, _E.STOP_REQUESTED): _S.STOPPING,
+    (_S.DRAINING, _E.DRAIN_EXPIRED): _S.DRAINING,
+    (_S.DRAINING, _E.ASSIGNMENT_ENDED): _S.REJOINING,
+    (_S.DRAINING, _E.PARTITIONS_RELEASED): _S.JOINED,
+    (_S.DRAINING, _E.STOP_REQUESTED): _S.STOPPING,
+    (_S.REJOINING, _E.PARTITIONS_ASSIGNED): _S.JOINED,
+    (_S.REJOINING, _E.REVOKE_STARTED): _S.DRAINING,
+    (_S.REJOINING, _E.ASSIGNMENT_ENDED): _S.REJOINING,
+    (_S.REJOINING, _E.STOP_REQUESTED): _S.STOPPING,
+    (_S.STOPPING, _E.PARTITIONS_ASSIGNED): _S.STOPPING,
+    (_S.STOPPING, _E.REVOKE_STARTED): _S.STOPPING,
+    (_S.STOPPING, _E.ASSIGNMENT_ENDED): _S.STOPPING,
+    (_S.STOPPING, _E.PARTITIONS_RELEASED): _S.STOPPING,
+    (_S.STOPPING, _E.STOP_REQUESTED): _S.STOPPING,
+    (_S.STOPPING, _E.LEFT): _S.STOPPED,
 } | {
-    (state, FatalErrorRaised): _S.FAILED
+    (state, _E.FATAL_ERROR_RAISED): _S.FAILED
     for state in (_S.DOWN, _S.JOINING, _S.JOINED, _S.DRAINING, _S.REJOINING, _S.STOPPING)
 }
 
@@ -181,28 +166,31 @@ class MemberMachine:
 
     # --- events
 
-    def handle(self, event: GroupEvent) -> None:
-        """Handle one event. Raises `IllegalTransition` if it cannot happen now; nothing has changed then."""
+    def handle(self, event: GroupEvent, partitions: Partitions = ()) -> None:
+        """Handle one event, of these partitions if it is about some.
+
+        Raises `IllegalTransition` if it cannot happen now; nothing has changed then.
+        """
         self.state = self._next_state(event)
         match event:
-            case PartitionsAssigned(partitions):
+            case GroupEvent.PARTITIONS_ASSIGNED:
                 self._add(partitions)
-            case RevokeStarted(partitions):
+            case GroupEvent.REVOKE_STARTED:
                 # R26: a member that leaves waits for no batch
                 leaves = self.state is MemberState.STOPPING
                 self._revoked, self._outcome = partitions, DrainOutcome.STOPPED if leaves else DrainOutcome.COMPLETE
-            case DrainExpired():
+            case GroupEvent.DRAIN_EXPIRED:
                 self._outcome = DrainOutcome.DEADLINE
-            case StopRequested():
+            case GroupEvent.STOP_REQUESTED:
                 self._outcome = DrainOutcome.STOPPED
-            case PartitionsReleased(partitions) | AssignmentEnded(partitions):
+            case GroupEvent.PARTITIONS_RELEASED | GroupEvent.ASSIGNMENT_ENDED:
                 self._drop(partitions)
 
     def _next_state(self, event: GroupEvent) -> MemberState:
         try:
-            return GROUP_TRANSITIONS[self.state, type(event)]
+            return GROUP_TRANSITIONS[self.state, event]
         except KeyError:
-            raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}") from None
+            raise IllegalTransition(f"{event.name} in state {self.state.name}") from None
 
     # --- the batch in flight
 

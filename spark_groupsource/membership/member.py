@@ -17,21 +17,7 @@ from spark_groupsource.membership.client_renewal import ClientRenewal
 from spark_groupsource.membership.committer import Committer
 from spark_groupsource.membership.completion import LAST_CHECK_S, CompletionWatch
 from spark_groupsource.membership.context import MemberContext
-from spark_groupsource.membership.events import (
-    AssignmentEnded,
-    DrainExpired,
-    DrainOutcome,
-    FatalErrorRaised,
-    FlightBatch,
-    HandOver,
-    Left,
-    Partitions,
-    PartitionsAssigned,
-    PartitionsReleased,
-    RevokeStarted,
-    Started,
-    StopRequested,
-)
+from spark_groupsource.membership.events import DrainOutcome, FlightBatch, GroupEvent, HandOver, Partitions
 from spark_groupsource.membership.liveness import MembershipProof
 from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
 from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort, Refusal
@@ -67,8 +53,7 @@ class MemberStatus:
     - `completed_s`: when the last batch was known to be complete, in seconds of the monotonic clock.
     - `behind_since_s`: when the first batch was complete whose end the group has not accepted; meaningful while there
       is one.
-    - `left_clean`: whether the member has left without a batch in flight and with all offsets committed; None before it
-      has left.
+    - `left_clean`: whether nothing was in flight when the member left, and all offsets were committed.
     """
 
     standby: frozenset[TopicPartition] = frozenset()
@@ -77,7 +62,7 @@ class MemberStatus:
     coordinator_known: bool = False
     completed_s: float = 0.0
     behind_since_s: float = 0.0
-    left_clean: bool | None = None
+    left_clean: bool = True
 
 
 class Member:
@@ -138,7 +123,7 @@ class Member:
         """Run the member: 1. open the client, 2. step until stopped, 3. leave."""
         try:
             self._port.open(self)
-            self.machine.handle(Started())
+            self.machine.handle(GroupEvent.STARTED)
             self._report.started()
             self.proof.measure_gap_s()
             while not self._may_leave():
@@ -239,8 +224,7 @@ class Member:
     def _is_overdue(self) -> bool:
         """Return whether the batch in flight takes longer than option maxBatchMs allows, as far as is known."""
         longest_s = self._options.max_batch_s
-        # With option assign there is no other member.
-        if longest_s is None or self.machine.flight is None or self._options.subscription.partitions:
+        if longest_s is None or self.machine.flight is None:
             return False
         return self._clock.monotonic_s() - self._fixed_s >= longest_s
 
@@ -334,7 +318,7 @@ class Member:
         self._committer.forget()
         if self.machine.state not in FINAL_STATES:
             # Also with option assign, whose partitions are never revoked.
-            self.machine.handle(AssignmentEnded(self.machine.owned_partitions()))
+            self.machine.handle(GroupEvent.ASSIGNMENT_ENDED, self.machine.owned_partitions())
 
     def establish(
         self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int, until_s: float
@@ -437,10 +421,10 @@ class Member:
         repeated = self._report.to_repeat(owned)
         if len(owned) < len(self.machine.owned_partitions()):
             self._committer.released(partitions)
-            self.machine.handle(PartitionsReleased(partitions))
+            self.machine.handle(GroupEvent.PARTITIONS_RELEASED, partitions)
         else:
             self._committer.membership_ended(partitions)
-            self.machine.handle(AssignmentEnded(partitions))
+            self.machine.handle(GroupEvent.ASSIGNMENT_ENDED, partitions)
         if owned:
             self._report.lost(owned, repeated)
         if partitions and self._options.on_partitions_lost is OnPartitionsLost.FAIL:
@@ -451,7 +435,7 @@ class Member:
         if self.error is None:
             self.error = error
         if self.machine.state not in FINAL_STATES:
-            self.machine.handle(FatalErrorRaised())
+            self.machine.handle(GroupEvent.FATAL_ERROR_RAISED)
             if isinstance(error, GroupKafkaError):
                 self._report.ended(error)
             else:
@@ -470,10 +454,10 @@ class Member:
         self._compare_generations(generation)
         if not self._port.incremental:
             self._drop_replaced()
-        self.machine.handle(PartitionsAssigned(partitions))
+        self.machine.handle(GroupEvent.PARTITIONS_ASSIGNED, partitions)
         self._renewal.joined()
         self._fetch_pace.hurry()
-        if not self._options.subscription.partitions:
+        if self._options.is_member:
             # A member with an assignment has found its coordinator; the client reports that later.
             self.on_coordinator(True)
         self._report.assigned(partitions)
@@ -491,7 +475,7 @@ class Member:
         if replaced:
             repeated = self._report.to_repeat(replaced)
             self._committer.released(replaced)
-            self.machine.handle(AssignmentEnded(replaced))
+            self.machine.handle(GroupEvent.ASSIGNMENT_ENDED, replaced)
             self._report.released(replaced, HandOver((), DrainOutcome.COMPLETE), 0, repeated, 0.0)
 
     def _compare_generations(self, generation: bytes) -> None:
@@ -538,9 +522,9 @@ class Member:
         repeated = self._report.to_repeat(partitions)
         self._release_revoked(partitions)
         self._committer.released(partitions)
-        released = PartitionsReleased if self._port.incremental else AssignmentEnded
+        released = GroupEvent.PARTITIONS_RELEASED if self._port.incremental else GroupEvent.ASSIGNMENT_ENDED
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
-            self.machine.handle(released(partitions))
+            self.machine.handle(released, partitions)
         # R27: the kept partitions are lost, too
         if result.lost and self.machine.state not in FINAL_STATES and self.machine.owned_partitions():
             # Other members read them. Until the client reports the loss, too, a batch of them could be planned.
@@ -617,15 +601,15 @@ class Member:
         maxBatchMs has passed and the log does not have the batch, the member stops, or the partitions are lost.
         """
         deadline = Deadline(self._clock, self._options.drain_timeout_s)
-        self.machine.handle(RevokeStarted(partitions))
+        self.machine.handle(GroupEvent.REVOKE_STARTED, partitions)
         self._report.revoking(partitions)
         while (hand_over := self.machine.hand_over()) is None:
             if self._stop_is_due():
                 self._completion.check_last()
                 if self.machine.hand_over() is None:
-                    self.machine.handle(StopRequested())
+                    self.machine.handle(GroupEvent.STOP_REQUESTED)
             elif self._takes_too_long() or self._drain_deadline_passed(deadline):
-                self.machine.handle(DrainExpired())
+                self.machine.handle(GroupEvent.DRAIN_EXPIRED)
             else:
                 self._serve_commands(_STEP_S)
                 # A pause of the process during the drain puts the membership of the kept partitions in doubt, too.
@@ -682,7 +666,7 @@ class Member:
         self.check()
         outcome = self._outcome_of_leaving()
         self._fetch_for_release(self.machine.owned_partitions())
-        self.machine.handle(StopRequested())
+        self.machine.handle(GroupEvent.STOP_REQUESTED)
         self._await_answer()
         self.check()
         self._committer.before_release(self.machine.pending())
@@ -690,7 +674,7 @@ class Member:
         self.status = replace(self.status, left_clean=clean)
         self._port.close()
         if self.machine.state not in FINAL_STATES:
-            self.machine.handle(Left())
+            self.machine.handle(GroupEvent.LEFT)
         self._report.left(outcome)
 
     def _await_answer(self) -> None:

@@ -12,23 +12,16 @@ from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult
 from spark_groupsource.membership.stopping import StopCause
 from spark_groupsource.metrics import MemberMetrics, MetricsLog
+from spark_groupsource.model.names import first_names
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of partitions that a log line names; the others are counted.
-_NAMED = 10
 # The metric that counts a revoke, by the outcome of its drain.
 _COUNTED_AS = {
     DrainOutcome.COMPLETE: "clean",
     DrainOutcome.DEADLINE: "deadline",
     DrainOutcome.STOPPED: "stopped",
 }
-
-
-def named_partitions(partitions: Partitions) -> str:
-    """Return the names of the first partitions, and the number of the others."""
-    more = f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else ""
-    return ", ".join(map(str, partitions[:_NAMED])) + more
 
 
 class MemberReport:
@@ -153,7 +146,7 @@ class MemberReport:
                 "drain deadline passed (drainTimeoutMs or maxBatchMs), the next owner repeats the batch in flight:"
                 " group=%s partitions=%s"
             )
-            LOG.warning(text, self._group, named_partitions(partitions))
+            LOG.warning(text, self._group, first_names(partitions))
 
     def lost(self, partitions: Partitions, repeated: int) -> None:
         """Report partitions that were lost without a drain."""
@@ -161,7 +154,7 @@ class MemberReport:
         self.metrics.records_repeated += repeated
         self._write("lost", partitions, repeated=repeated)
         text = "rebalance: group=%s lost=%d repeated_at_most=%d partitions=%s"
-        LOG.warning(text, self._group, len(partitions), repeated, named_partitions(partitions))
+        LOG.warning(text, self._group, len(partitions), repeated, first_names(partitions))
 
     def gave_up(self, partitions: Partitions, batch_s: float) -> None:
         """Report that the batch in flight takes longer than option maxBatchMs, so that the partitions are given up."""
@@ -170,7 +163,7 @@ class MemberReport:
             "the batch in flight takes longer than option maxBatchMs: the member leaves the group, and joins again when"
             " the batch has ended; the next owners read it once more: group=%s batch_s=%.1f partitions=%s"
         )
-        LOG.warning(text, self._group, batch_s, named_partitions(partitions))
+        LOG.warning(text, self._group, batch_s, first_names(partitions))
 
     def misses_rebalances(self) -> None:
         """Report that the client is replaced, because it would take part in no rebalance any more (rule R117)."""
@@ -182,7 +175,7 @@ class MemberReport:
 
     def loss(self, partitions: Partitions) -> MembershipError:
         """Return the error of a query that must fail when partitions are lost."""
-        count, names = len(partitions), named_partitions(partitions)
+        count, names = len(partitions), first_names(partitions)
         return MembershipError(errors.PARTITIONS_LOST, group=self._group, count=count, partitions=names)
 
     def coordinator(self, known: bool) -> None:

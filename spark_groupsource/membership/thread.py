@@ -75,8 +75,13 @@ class MembershipThread:
 
     def start(self) -> None:
         """Start the thread, once: it creates the client and waits for a subscription."""
-        if self._thread is None:
+        if not self.is_started:
             self._thread = self._runner.spawn(self._member.run, "groupkafka-member")
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the thread was started: the member joins, or is in its group, or has left it."""
+        return self._thread is not None
 
     def request_stop(self, cause: StopCause = StopCause.SIGTERM) -> None:
         """Ask the thread to leave the group when the batch in flight is complete, and to end (see `stopping`).
@@ -112,7 +117,7 @@ class MembershipThread:
 
         Meaningful after the thread's end. True for a member that was never started.
         """
-        return self._member.error is None and self._member.status.left_clean is not False
+        return self._member.error is None and self._member.status.left_clean
 
     @property
     def status(self) -> MemberStatus:

@@ -1,8 +1,9 @@
-"""Decide which names of groups, topics and brokers are used as they are, and which are refused. Pure."""
+"""Decide which names of groups, topics and brokers are used as they are, and which are refused; list names. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # What errors of options and commands call an allowed name of a group.
 GROUP_NAME = "a group name without white space at its ends and without a zero byte"
@@ -15,6 +16,12 @@ _BROKER = re.compile(
 )
 PORT_MAX = 65_535
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def first_names(names: Sequence[object], most: int = 10) -> str:
+    """Return the first names for a log line or an error, and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def group_name(value: str) -> str:

@@ -217,6 +217,8 @@ _INTEGERS = {
     "max.poll.interval.ms": (1, 86_400_000),
     _REFRESH: (-1, _MAX_REFRESH_MS),
 }
+# The client's defaults of settings that the package depends on itself.
+_DEFAULTS_MS = {"session.timeout.ms": 45_000, "heartbeat.interval.ms": 3_000, "max.poll.interval.ms": 300_000}
 _CHOICES = {
     "group.protocol": tuple(protocol.value for protocol in GroupProtocol),
     "isolation.level": ("read_committed", "read_uncommitted"),
@@ -226,6 +228,16 @@ _CHOICES = {
 def librdkafka_has(strategies: Collection[str]) -> bool:
     """Return whether a member on librdkafka can offer these strategies; without any it offers its default."""
     return all(name in LIBRDKAFKA_STRATEGIES for name in strategies)
+
+
+def interval_ms(settings: Mapping[str, str], name: str) -> int:
+    """Return a timeout or an interval of a member in milliseconds, as it was set, or the client's default."""
+    return int(settings.get(name, _DEFAULTS_MS[name]))
+
+
+def group_protocol(settings: Mapping[str, str]) -> GroupProtocol:
+    """Return the group protocol that was set, or the client's default."""
+    return GroupProtocol(settings.get("group.protocol", GroupProtocol.CLASSIC.value).lower())
 
 
 def check_client_settings(
@@ -239,7 +251,7 @@ def check_client_settings(
     checked = _check_each(settings, shown, CLIENT_PREFIX, permissions)
     checked.setdefault("isolation.level", "read_uncommitted")
     checked["isolation.level"] = checked["isolation.level"].lower()
-    if checked.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value:
+    if group_protocol(checked) is GroupProtocol.CONSUMER:
         _check_broker_side(checked)
     else:
         checked.setdefault("partition.assignment.strategy", "cooperative-sticky")
@@ -419,8 +431,8 @@ def _check_broker_side(settings: Mapping[str, str]) -> None:
 
 
 def _check_intervals(settings: Mapping[str, str]) -> None:
-    session_ms = int(settings.get("session.timeout.ms", "45000"))
-    poll_ms = int(settings.get("max.poll.interval.ms", "300000"))
+    session_ms = interval_ms(settings, "session.timeout.ms")
+    poll_ms = interval_ms(settings, "max.poll.interval.ms")
     if poll_ms < session_ms:
         allowed = f"at least kafka.session.timeout.ms ({session_ms})"
         raise invalid_option("kafka.max.poll.interval.ms", str(poll_ms), allowed)
@@ -432,6 +444,6 @@ def _check_intervals(settings: Mapping[str, str]) -> None:
 
 def _set_heartbeat(settings: dict[str, str]) -> None:
     """Set the heartbeat to a third of a short session timeout, as Kafka's documentation recommends, unless given."""
-    short_ms = max(_LEAST_HEARTBEAT_MS, int(settings.get("session.timeout.ms", "45000")) // 3)
-    if short_ms < 3000:
+    short_ms = max(_LEAST_HEARTBEAT_MS, interval_ms(settings, "session.timeout.ms") // 3)
+    if short_ms < _DEFAULTS_MS["heartbeat.interval.ms"]:
         settings.setdefault("heartbeat.interval.ms", str(short_ms))

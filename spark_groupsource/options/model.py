@@ -12,6 +12,7 @@ from spark_groupsource.options.client_settings import (
     CLIENT_PREFIX,
     EXECUTOR_PREFIX,
     GroupProtocol,
+    librdkafka_has,
     merged_executor_settings,
 )
 from spark_groupsource.options.offset_spec import Starting
@@ -189,9 +190,19 @@ class SourceOptions:
         return self.client_settings.get("isolation.level", "read_uncommitted") == "read_committed"
 
     @property
+    def is_member(self) -> bool:
+        """Whether the query is a member of its group. With option assign it is none, and there are no others."""
+        return not self.subscription.partitions
+
+    @property
+    def on_librdkafka(self) -> bool:
+        """Whether the member's client is librdkafka, which has all strategies that it offers; else kafka-python."""
+        return librdkafka_has(self.assignors)
+
+    @property
     def assigned_by_id(self) -> bool:
         """Whether the coordinator assigns partitions by topic id: in a KIP-848 group, without option assign."""
-        return self.group_protocol is GroupProtocol.CONSUMER and not self.subscription.partitions
+        return self.group_protocol is GroupProtocol.CONSUMER and self.is_member
 
     @property
     def client_id(self) -> str | None:

@@ -13,7 +13,7 @@ import difflib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spark_groupsource import errors
 from spark_groupsource.assignors.registry import (
@@ -31,7 +31,9 @@ from spark_groupsource.options.client_settings import (
     GroupProtocol,
     check_client_settings,
     check_executor_settings,
+    group_protocol,
     has_own_identity,
+    interval_ms,
     invalid_option,
     librdkafka_has,
     merged_executor_settings,
@@ -99,32 +101,27 @@ def parse_options(
     _check_subscription(values, given)
     _check_instance_id(given)
     _check_effects(values, given)
-    permitted = permissions_of(os.environ) if permissions is None else permissions
+    granted = permissions_of(os.environ) if permissions is None else permissions
     shown: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
-    logins = _logins(values, given, permitted)
-    client = check_client_settings(logins.client, shown, permitted)
-    executor = check_executor_settings(logins.executor, shown, permitted)
+    client, executor, login, executor_login = _logins(values, given, granted)
+    client = check_client_settings(client, shown, granted)
+    executor = check_executor_settings(executor, shown, granted)
     _check_required(values, reads)
-    _check_permitted(values, permitted)
+    _check_permitted(values, granted)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
     return replace(
         _assemble(values, given, client, executor, reads),
-        permissions=permitted, token_login=logins.common, executor_token_login=logins.of_executors,
+        permissions=granted, token_login=login, executor_token_login=executor_login,
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Logins:
-    """Client settings without what only names a token provider, and the providers."""
+def _logins(
+    values: Mapping[str, object], given: Mapping[str, str], permissions: Permissions
+) -> tuple[dict[str, str], dict[str, str], TokenLogin | None, TokenLogin | None]:
+    """Return the settings of all clients and those of executors, without what only names a token provider.
 
-    client: Mapping[str, str]
-    executor: Mapping[str, str]
-    common: TokenLogin | None
-    of_executors: TokenLogin | None
-
-
-def _logins(values: Mapping[str, object], given: Mapping[str, str], permissions: Permissions) -> _Logins:
-    """Return the token providers of all clients, and of executors that have an identity of their own."""
+    Then their providers: that of all clients, and that of executors, which may have an identity of their own.
+    """
     region: str | None = values[REGION_OPTION]  # type: ignore[assignment]
     common: str | None = values[TOKEN_PROVIDER]  # type: ignore[assignment]
     own: str | None = values[EXECUTOR_TOKEN_PROVIDER]  # type: ignore[assignment]
@@ -156,7 +153,7 @@ def _logins(values: Mapping[str, object], given: Mapping[str, str], permissions:
             reason="only the token provider of MSK needs a region.",
             replacement="leave it out, or set kafka.sasl.mechanism=AWS_MSK_IAM.",
         )  # fmt: skip
-    return _Logins(checked, executor, login, own_login)
+    return checked, executor, login, own_login
 
 
 def _check_permitted(values: Mapping[str, object], permissions: Permissions) -> None:
@@ -271,7 +268,7 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
     """Raise `OptionError` for strategies that do not exist, or that have no effect with the other options."""
     names = values["assignors"]
     remote = client.get("group.remote.assignor")
-    consumer = client.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value
+    consumer = group_protocol(client) is GroupProtocol.CONSUMER
     if remote is not None and not consumer:
         raise conflict(
             "kafka.group.remote.assignor",
@@ -399,7 +396,7 @@ def _assemble(
     names: tuple[str, ...] = values["assignors"] or ()  # type: ignore[assignment]
     if names and librdkafka_has(names):
         client = {**client, "partition.assignment.strategy": ",".join(names)}
-    max_poll_interval_ms = int(client.get("max.poll.interval.ms", "300000"))
+    max_poll_interval_ms = interval_ms(client, "max.poll.interval.ms")
     drain_timeout_ms: int | None = values["drainTimeoutMs"]  # type: ignore[assignment]
     if drain_timeout_ms is not None and drain_timeout_ms > max_poll_interval_ms:
         allowed = f"0 to kafka.max.poll.interval.ms ({max_poll_interval_ms})"
@@ -415,10 +412,10 @@ def _assemble(
         "starting": _position(values, given, "starting", AtEdge(latest=reads is not Reads.BATCH)),
         "ending": _position(values, given, "ending", AtEdge(latest=True)),
         "drain_timeout_s": (0.8 * max_poll_interval_ms if drain_timeout_ms is None else drain_timeout_ms) / 1000,
-        "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
-        "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
+        "session_timeout_s": interval_ms(client, "session.timeout.ms") / 1000,
+        "heartbeat_interval_s": interval_ms(client, "heartbeat.interval.ms") / 1000,
         "rebalance_timeout_s": max_poll_interval_ms / 1000,
-        "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),
+        "group_protocol": group_protocol(client),
         "assignors": names,
         "client_settings": dict(client),
         "executor_settings": dict(executor),

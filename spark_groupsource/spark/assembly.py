@@ -15,7 +15,6 @@ from spark_groupsource.driver.session import Session
 from spark_groupsource.membership.backends.choose import group_client
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.sidecars.stop_watch import LOCAL_INTERVAL_S, STORE_INTERVAL_S, StopWatch
 from spark_groupsource.spark.executor_python import misleading_variables
@@ -51,7 +50,7 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
         # Last: nothing after it may fail, since the port stays open until the session is stopped.
         metrics_port=_open_metrics_port(options, metrics),
     )  # fmt: skip
-    if librdkafka_has(options.assignors):
+    if options.on_librdkafka:
         return session, None
     from spark_groupsource.driver.fast_lane import Standby  # noqa: PLC0415 - imports what reads
 

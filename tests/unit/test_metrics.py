@@ -15,12 +15,7 @@ from typing import Any
 import pytest
 
 from spark_groupsource import metrics
-from spark_groupsource.membership.events import (
-    DrainOutcome,
-    HandOver,
-    PartitionsAssigned,
-    Started,
-)
+from spark_groupsource.membership.events import DrainOutcome, GroupEvent, HandOver
 from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.membership.report import MemberReport
@@ -40,8 +35,8 @@ def report_on(path: Path) -> tuple[MemberReport, MemberMachine]:
     machine = MemberMachine()
     log = MetricsLog(str(path), "shop", ManualClock(5.0))
     log.lineage = "abc"
-    machine.handle(Started())
-    machine.handle(PartitionsAssigned((P0, P1)))
+    machine.handle(GroupEvent.STARTED)
+    machine.handle(GroupEvent.PARTITIONS_ASSIGNED, (P0, P1))
     return MemberReport("shop", machine, log), machine
 
 

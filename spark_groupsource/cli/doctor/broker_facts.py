@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -112,7 +112,8 @@ class ClusterFacts(GroupAdmin):
         wanted = {ClientPartition(topic, number): _NEWEST for number in range(partitions)}
         newest: list[int] = []
         try:
-            for future in self._requests.client().list_offsets(wanted, request_timeout=CONTACT_TIMEOUT_S).values():
+            futures = self._requests.list_offsets(wanted, IsolationLevel.READ_UNCOMMITTED, CONTACT_TIMEOUT_S)
+            for future in futures.values():
                 answer = self._requests.answer(future)
                 newest += [answer.timestamp] if answer.timestamp > 0 else []
         except KafkaException:

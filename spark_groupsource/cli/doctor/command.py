@@ -336,7 +336,7 @@ def of_checkpoint(location: str, open_: Callable[[str], tuple[fs.FileSystem, str
     except FileNotFoundError:
         has_batches = False
     except Exception as error:  # noqa: BLE001 - pyarrow raises many kinds if a library is missing
-        text = scrubbed(str(error) or type(error).__name__, location)
+        text = scrubbed(error, location)
         return Finding("checkpoint", Verdict.WRONG, f"{shown} cannot be read: {text}", _LOCATION)
     if not has_batches:
         text = f"{shown}: no checkpoint exists yet"

@@ -12,7 +12,6 @@ from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.backends.assigned import AssignedPartitions
 from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.port import GroupPort
-from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.secrets import resolved, setting_of
 
@@ -22,9 +21,9 @@ def group_client(options: SourceOptions) -> GroupPort:
 
     Raises `OptionError` if it is not installed, or a strategy cannot be created.
     """
-    if options.subscription.partitions:
+    if not options.is_member:
         return AssignedPartitions(options)
-    if librdkafka_has(options.assignors):
+    if options.on_librdkafka:
         return LibrdkafkaGroup(options)
     return _kafka_python(options)
 

@@ -289,7 +289,7 @@ class LibrdkafkaGroup:
             client.assign(client_partitions)
         if client_partitions:
             client.pause(client_partitions)
-        if not self._options.subscription.partitions:
+        if self._options.is_member:
             self._life = _Life.JOINED
             self._transport.worked()
         if self._options.instance_id:

@@ -100,7 +100,7 @@ def test_pyarrow_takes_it(location: str, kind: type) -> None:
 )
 def test_what_is_shown(location: str, shown: str) -> None:
     assert shown_location(location) == shown
-    text = scrubbed(f"failed: {location} {location_or_none(location)}", location)
+    text = scrubbed(OSError(f"failed: {location} {location_or_none(location)}"), location)
     assert not [secret for secret in ("KEY", "SEC", "RET@") if secret in text or secret in shown]
 
 
@@ -112,7 +112,7 @@ def location_or_none(location: str) -> str | None:
 
 
 def test_an_error_is_cut_to_its_first_line_and_a_bearable_length() -> None:
-    assert scrubbed("no libjvm\ntried: a\ntried: b", "hdfs://host/q") == "no libjvm"
-    assert len(scrubbed("x" * 5000, "hdfs://host/q")) == 300
-    assert scrubbed("u: s3://u@h/q is unusual", "s3://u:pw@h/q") == f"{MASK}: s3://{MASK}@h/q is unusual"
-    assert len(scrubbed("x" * 5000, "/path")) == 300
+    assert scrubbed(OSError("no libjvm\ntried: a\ntried: b"), "hdfs://host/q") == "no libjvm"
+    assert len(scrubbed(OSError("x" * 5000), "hdfs://host/q")) == 300
+    assert scrubbed(OSError("u: s3://u@h/q is unusual"), "s3://u:pw@h/q") == f"{MASK}: s3://{MASK}@h/q is unusual"
+    assert len(scrubbed(OSError("x" * 5000), "/path")) == 300

@@ -20,7 +20,7 @@ from spark_groupsource.errors import BROKER_UNREACHABLE as UNREACHABLE
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.lag.measure import retention_of
 from spark_groupsource.lag.model import Lag, LagInput, Retention
-from spark_groupsource.membership.events import PartitionsAssigned, RevokeStarted, Started
+from spark_groupsource.membership.events import GroupEvent
 from spark_groupsource.membership.machine import GroupView, MemberMachine
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import GroupOffset
@@ -306,7 +306,7 @@ class Bed:
     def __init__(self, clock: ManualClock, folder: Path, interval_s: float = 30.0) -> None:
         self.clock = clock
         self.machine = MemberMachine()
-        self.machine.handle(Started())
+        self.machine.handle(GroupEvent.STARTED)
         self.member = SimpleNamespace(view=self.machine.view, stopping=False, failed=False)
         self.requests = FakeLagRequests(clock)
         self.path = folder / "metrics.jsonl"
@@ -331,7 +331,7 @@ class Bed:
 
     def own(self, *partitions: TopicPartition, offset: int | None = 40) -> None:
         """Let the group give partitions whose start is pinned there; without an offset it is not pinned yet."""
-        self.machine.handle(PartitionsAssigned(partitions))
+        self.machine.handle(GroupEvent.PARTITIONS_ASSIGNED, partitions)
         self.machine.offsets_fetched(dict.fromkeys(partitions, GroupOffset(offset)))
         if offset is not None:
             self.machine.positions_established(dict.fromkeys(partitions, offset), ())
@@ -381,7 +381,7 @@ def test_what_is_assigned_later_is_reported_soon(clock: ManualClock, tmp_path: P
 def test_no_event_while_a_revoke_drains(clock: ManualClock, tmp_path: Path) -> None:
     bed = Bed(clock, tmp_path)
     bed.own(P0)
-    bed.machine.handle(RevokeStarted((P0,)))
+    bed.machine.handle(GroupEvent.REVOKE_STARTED, (P0,))
     assert bed.run(5) == []
 
 

@@ -6,24 +6,27 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_groupsource.driver.context import QueryContext
+from spark_groupsource.driver.data_loss import LossReporter
+from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.shared_state import SharedState
 from spark_groupsource.errors import MembershipError
-from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.planning.shared_state import ReadByOthers
 from spark_groupsource.planning.start_position import Basis, StartDecision
-from tests.unit.driver.session_bed import P0, P1
-from tests.unit.fakes import LINEAGE, OTHER_LINEAGE, ManualClock, make_options, offset_of, quiet_metrics
+from tests.unit.driver.session_bed import P0, P1, Bed
+from tests.unit.fakes import LINEAGE, OTHER_LINEAGE, make_options, offset_of, quiet_metrics
 
 START = offset_of(OffsetRange(P0, 0, 10), OffsetRange(P1, 0, 10))
 
 
 def _with_answers(*answers: bool | None) -> SharedState:
     given: Iterator[bool | None] = iter(answers)
-    options = make_options()
-    return SharedState(
-        options, lambda: next(given), SessionLength(options), clock=ManualClock(), metrics=quiet_metrics()
-    )
+    options, bed, metrics = make_options(), Bed(), quiet_metrics()
+    state = QueryState(bed.clock)
+    losses = LossReporter(options, metrics, state)
+    query = QueryContext(options, bed.clock, bed.cluster, bed.member, metrics, bed.clock.advance, state, losses)
+    return SharedState(query, lambda: next(given))
 
 
 @pytest.mark.rule("R115")

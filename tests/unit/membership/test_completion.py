@@ -66,7 +66,7 @@ def test_every_batch_is_looked_at_from_its_own_beginning() -> None:
     assert not lookout.due(NEXT), "the next look is later"
 
 
-def test_the_event_thread_rests_while_somebody_waits_for_a_batch() -> None:
+def test_the_event_thread_rests_while_somebody_waits_for_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     """Guards against: 1. nobody waits for the batch, and the next look into a local log is planned, 2. a stop begins to
     wait, with looks of its own, 3. the planned look is overdue for ever, and the event thread never rests again.
     """
@@ -85,6 +85,7 @@ def test_the_event_thread_rests_while_somebody_waits_for_a_batch() -> None:
             time.sleep(0.001)
         assert (log.looks, watch.wait_s(STEP_S)) == (looks, STEP_S)
     watch.close()
+    assert not caplog.records, "a store that always answers is no news"
 
 
 def test_nothing_in_flight_or_a_store_that_costs_a_request_means_no_look() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_groupsource.errors import OptionError
-from spark_groupsource.membership.events import DrainOutcome, HandOver, PartitionsAssigned, Started
+from spark_groupsource.membership.events import DrainOutcome, GroupEvent, HandOver
 from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.membership.report import MemberReport
@@ -46,8 +46,8 @@ def log() -> MetricsLog:
 @pytest.fixture
 def report(log: MetricsLog) -> MemberReport:
     machine = MemberMachine()
-    machine.handle(Started())
-    machine.handle(PartitionsAssigned((P0, P1)))
+    machine.handle(GroupEvent.STARTED)
+    machine.handle(GroupEvent.PARTITIONS_ASSIGNED, (P0, P1))
     return MemberReport("shop", machine, log)
 
 

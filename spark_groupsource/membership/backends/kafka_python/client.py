@@ -149,8 +149,7 @@ class KafkaPythonGroup:
         return OptionError(errors.CLIENT_REFUSED_OPTION, option=option, value=value, reason=f"kafka-python: {error}")
 
     def _again_after_s(self, again: Again) -> float | None:
-        drain_ms = self._options.client_settings.get("max.poll.interval.ms", "300000")
-        return {Again.NO: None, Again.SOON: _METADATA_WAIT_S, Again.LATE: int(drain_ms) / 1000}[again]
+        return {Again.NO: None, Again.SOON: _METADATA_WAIT_S, Again.LATE: self._options.rebalance_timeout_s}[again]
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """See `GroupPort`."""
