@@ -119,7 +119,7 @@ def admin_client(options: SourceOptions, transport: TransportState) -> AdminClie
     """Create a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
     settings = outsider_settings(options, "admin", FETCH_SETTINGS, _CONSUMER_SETTINGS)
     with creating_client(options):
-        return new_admin(settings | _CACHE_SETTINGS | {"error_cb": transport})
+        return new_admin(settings | _CACHE_SETTINGS | transport.callbacks)
 
 
 class AdminRequests:

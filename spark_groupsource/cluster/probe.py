@@ -189,7 +189,7 @@ class Probe:
     def _client(self, more: Mapping[str, Any] = {}) -> Consumer:
         settings = few_records_settings(self._options, "probe") | _SETTINGS
         with creating_client(self._options):
-            return self._make_consumer({**settings, **more, "error_cb": self._transport})
+            return self._make_consumer({**settings, **more, **self._transport.callbacks})
 
     def _messages(self, consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[list[Message]]:
         """Yield the records and events of the partitions as they arrive, until the caller stops or the time is over."""
