@@ -229,10 +229,10 @@ class Patience:
         """Start the wait: a request was sent."""
         self._pace.wait()
 
-    def __call__(self) -> None:
-        """Log a line if one is due: the request is not answered yet."""
+    def __call__(self, reason: str = "") -> None:
+        """Log a line if one is due: the request is not answered yet, or with this reason to repeat it."""
         if self._pace.due():
-            reason = likely_reason(self._options, self._transport.text or "none")
+            reason = reason or likely_reason(self._options, self._transport.text or "none")
             servers = self._options.bootstrap_servers
             WAITING.warning("waiting for an answer from Kafka: servers=%s last_error=%s", servers, reason)
 
