@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -38,7 +39,7 @@ _TLS_ALERT = re.compile(
 # a handshake, or the client had no token.
 _CUT_OFF = re.compile(r"Local: (Broker transport failure|Timed out)|Disconnected: ")
 _NO_TOKEN = re.compile(r"Failed to acquire SASL OAUTHBEARER token|there is no token available")
-# What the client reports if brokers close its connections, without a reason. A refused connection has one.
+# What the client reports if brokers answer nothing on its connections. A refused connection has a reason.
 _DOWN = re.compile(r"\d+/\d+ brokers are down")
 _EXPECTS = {
     "plaintext": "TLS or a login: set option kafka.security.protocol (ssl, sasl_plaintext or sasl_ssl) and kafka.sasl.*"
@@ -69,6 +70,8 @@ class TransportState:
         self._login = login
         self._clock = clock or SystemClock()
         self.text = ""
+        # Whether the text is about a quota.
+        self._delayed = False
         self._reported_s = 0.0
         # Whether the brokers have ever accepted the credentials.
         self._accepted = False
@@ -81,6 +84,8 @@ class TransportState:
         """Store an error that the client reports (its `error_cb`)."""
         text = error.str() or ""
         self._reported_s = self._clock.monotonic_s()
+        if self._delayed:
+            self.throttled(0, 0.0)
         if self._refuses(error.code(), text):
             self._last_s = self._reported_s
             if not self.authentication_failed:
@@ -91,6 +96,18 @@ class TransportState:
             self.text = "; ".join(filter(None, (text, provider_trouble(self._login))))
         elif not self.authentication_failed and (not self.text or error.code() != KafkaError._ALL_BROKERS_DOWN):
             self.text = text
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        """The callbacks that a client of confluent_kafka calls, as its settings."""
+        return {"error_cb": self, "throttle_cb": lambda event: self.throttled(event.broker_id, event.throttle_time)}
+
+    def throttled(self, broker: int, delay_s: float) -> None:
+        """Store that a quota delays this client; a delay of 0 ends that. An error is the better reason."""
+        if self._delayed or not self.text:
+            self._delayed = delay_s > 0
+            self._reported_s = self._clock.monotonic_s()
+            self.text = f"a quota delays this client, by {delay_s:.1f} s on broker {broker}" if self._delayed else ""
 
     def _refuses(self, code: int, text: str) -> bool:
         # Credentials were accepted before, so a connection that ends in a handshake means a broker that shuts down.
@@ -106,7 +123,7 @@ class TransportState:
         3. The refused connection would be reported as the reason.
         """
         if self._clock.monotonic_s() - self._reported_s > _OVER_S:
-            self.text = ""
+            self.text, self._delayed = "", False
         self._accepted, self.authentication_failed, self._clear = True, False, False
 
     @property
@@ -147,16 +164,17 @@ _PROTOCOL_CONFLICT = {
 
 
 def likely_reason(options: SourceOptions, text: str) -> str:
-    """Return a client's text, with the likely cause if brokers close the connections of this client without a reason.
+    """Return a client's text, with the likely cause if brokers accept the client's connections and answer nothing.
 
-    That is how a listener with TLS or SASL treats a client without it: it reports no error.
+    A listener with TLS or SASL closes those of a client without it. What is between (a proxy, a firewall) may keep them
+    open. The client reports neither.
     """
     protocol = options.client_settings.get("security.protocol", "plaintext").lower()
     if not _DOWN.fullmatch(text.strip()) or protocol not in _EXPECTS:
         return text
     return (
-        f"the brokers close the connections of this client, which has kafka.security.protocol={protocol}; probably the"
-        f" listener expects {_EXPECTS[protocol]}"
+        "connections are accepted, then closed or left without an answer; probably the listener does not expect"
+        f" kafka.security.protocol={protocol} but {_EXPECTS[protocol]}; or a proxy or firewall is between"
     )
 
 
@@ -212,10 +230,10 @@ class Patience:
         """Start the wait: a request was sent."""
         self._pace.wait()
 
-    def __call__(self) -> None:
-        """Log a line if one is due: the request is not answered yet."""
+    def __call__(self, reason: str = "") -> None:
+        """Log a line if one is due: the request is not answered yet, or with this reason to repeat it."""
         if self._pace.due():
-            reason = likely_reason(self._options, self._transport.text or "none")
+            reason = reason or likely_reason(self._options, self._transport.text or "none")
             servers = self._options.bootstrap_servers
             WAITING.warning("waiting for an answer from Kafka: servers=%s last_error=%s", servers, reason)
 

@@ -46,7 +46,7 @@ from spark_groupsource import errors
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, Patience, TransportState, kafka_error, map_error
 from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, outsider_settings
 from spark_groupsource.client.tokens import new_admin
-from spark_groupsource.clock import Clock, Deadline, StepDeadline
+from spark_groupsource.clock import Clock, Deadline, Pace, StepDeadline
 from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo, leaderless_reason
 from spark_groupsource.cluster.probe import Probe
 from spark_groupsource.errors import AccessError, KafkaUnavailableError
@@ -100,6 +100,8 @@ OUTAGE_TIMEOUT_S = 120.0
 _REQUEST_TIMEOUT_S = 3.0
 # Partitions of one request for offsets. The client's time for a request grows with the square of their number.
 _PARTITIONS_AT_ONCE = 500
+# Interval in seconds at which a client is renewed while a partition has no leader: another broker may know it.
+_RENEWAL_S = 5.0
 # Longer than any single request.
 _LONGEST_REQUEST_S = 2 * CONTACT_TIMEOUT_S
 # Time limit in seconds of one read from logs.
@@ -126,7 +128,7 @@ def admin_client(options: SourceOptions, transport: TransportState) -> AdminClie
     """Create a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
     settings = outsider_settings(options, "admin", FETCH_SETTINGS, _CONSUMER_SETTINGS)
     with creating_client(options):
-        return new_admin(settings | _CACHE_SETTINGS | {"error_cb": transport})
+        return new_admin(settings | _CACHE_SETTINGS | transport.callbacks)
 
 
 class AdminRequests:
@@ -238,7 +240,7 @@ class AdminRequests:
         """Learn the leaders, see `learn_leaders`. Raises `_TopicError` if a partition has none."""
         leaderless = sorted(self.learn_leaders(wanted, timeout_s))
         if leaderless:
-            raise _TopicError(KafkaError(KafkaError._NOENT, leaderless_reason(leaderless)), leaderless[0].topic)
+            raise _Leaderless(KafkaError(KafkaError._NOENT, leaderless_reason(leaderless)), leaderless[0].topic)
 
     def learn_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> set[TopicPartition]:
         """Describe the topics of which the client does not know all leaders, so that it has them in its cache.
@@ -666,6 +668,8 @@ class LibrdkafkaCluster:
         absent: Deadline | None = None
         timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
         left, begun_s = self._options.fetch_retries if retries is None else retries, self._clock.monotonic_s()
+        # Brokers report at once that there is no leader: without a pace, each retry would connect anew.
+        renewal = Pace(self._clock, _RENEWAL_S)
         self._patience.begin()
         while True:
             try:
@@ -677,7 +681,8 @@ class LibrdkafkaCluster:
                 # A broker that has just started may not know all topics yet.
                 patient = Deadline(self._clock, _UNKNOWN_TOPIC_PATIENCE_S)
                 absent = (absent or patient) if isinstance(error, _Absent) else None
-                if error.cause.code() in _AWAY:
+                leaderless = isinstance(error, _Leaderless)
+                if error.cause.code() in _AWAY and (renewal.due() or not leaderless):
                     # A client continues to ask the controller and the leaders that it knows, also dead ones.
                     self._admin.forget()
                 if left == 0 or not self._may_heal(error.cause, absent or stale, outage):
@@ -685,7 +690,7 @@ class LibrdkafkaCluster:
                     raise map_error(
                         self._options, error.cause, request, self.transport, error.topics, waited_s=waited_s
                     ) from None
-                self._patience()
+                self._patience(error.cause.str() if leaderless else "")
                 left = None if left is None else left - 1
                 timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)
                 self._pause(self._options.fetch_retry_interval_s)
@@ -710,6 +715,10 @@ class _TopicError(Exception):
         super().__init__(cause.str())
         self.cause = cause
         self.topics = topics or ("?",)
+
+
+class _Leaderless(_TopicError):
+    """Brokers report that a partition has no leader."""
 
 
 class _Absent(_TopicError):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -100,8 +101,9 @@ class Probe:
         # nothing.
         consumer = self._client()
         try:
-            messages = chain.from_iterable(self._messages(consumer, wanted, timeout_s))
-            return self._truncations(messages, positions)
+            # The partitions are unassigned before the client ends: Python would report on stderr that it is closed.
+            with closing(self._messages(consumer, wanted, timeout_s)) as messages:
+                return self._truncations(chain.from_iterable(messages), positions)
         finally:
             # R87: the client may never end
             on_own_thread(consumer.close)
@@ -189,9 +191,11 @@ class Probe:
     def _client(self, more: Mapping[str, Any] = {}) -> Consumer:
         settings = few_records_settings(self._options, "probe") | _SETTINGS
         with creating_client(self._options):
-            return self._make_consumer({**settings, **more, "error_cb": self._transport})
+            return self._make_consumer({**settings, **more, **self._transport.callbacks})
 
-    def _messages(self, consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[list[Message]]:
+    def _messages(
+        self, consumer: Consumer, wanted: list[ClientPartition], timeout_s: float
+    ) -> Generator[list[Message], None, None]:
         """Yield the records and events of the partitions as they arrive, until the caller stops or the time is over."""
         deadline_s = time.monotonic() + timeout_s
         with mapped_errors(self._options, "Fetch", self._transport):

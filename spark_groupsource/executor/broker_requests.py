@@ -111,10 +111,13 @@ class BrokerRequests:
             try:
                 self._client.request_leaders(topic, _METADATA_TIMEOUT_S)
             except RequestFailed as error:
-                failure, self.reason = error, str(error)
+                failure = error
             else:
                 failure = None
             answered = failure is None or isinstance(failure, _ANSWERS)
+            if failure is not None and (answered or not self.reason):
+                # What the client has reported explains more than a request without an answer.
+                self.reason = str(failure)
             if answered:
                 self.answered()
             yield topic, failure

@@ -150,7 +150,7 @@ class LagRequests:
         if self._consumer is None:
             settings = few_records_settings(self._options, "lag") | _SETTINGS
             with creating_client(self._options):
-                self._consumer = new_consumer({**settings, "error_cb": self._cluster.transport})
+                self._consumer = new_consumer({**settings, **self._cluster.transport.callbacks})
         return self._consumer
 
     # --- retention

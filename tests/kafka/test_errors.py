@@ -15,7 +15,10 @@ from pyspark.sql import SparkSession
 
 from spark_groupsource import run_when_owner
 from spark_groupsource.errors import AccessError
+from spark_groupsource.executor.clients.native import NativeClient
+from spark_groupsource.executor.clients.pure_python import PythonClient
 from tests.realkafka.cluster import free_ports
+from tests.realkafka.quotas import set_quota
 from tests.realkafka.realkafka import RealKafka
 from tests.realkafka.security import allow
 
@@ -155,6 +158,22 @@ def test_a_right_is_taken_away_from_two_queries(
     for query in queries:
         query.wait_ended(90)
         names(query.failure, "TOPIC_ACCESS_DENIED", denied)
+
+
+@pytest.mark.parametrize("kind", [NativeClient, PythonClient])
+def test_a_quota_that_lets_no_record_through_is_named(
+    kind: type[NativeClient | PythonClient], client: Independent, options: dict[str, str], topic: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    """The client reports delays only while its own events are read; with both clients."""
+    if kind is PythonClient:
+        monkeypatch.setattr("spark_groupsource.executor.clients.choose.native_library", lambda: "not here")
+    client.create_topic(topic, 1)
+    client.produce(topic, ["x" * 100_000] * 10, 1)
+    set_quota(client.bootstrap_servers, f"{topic}-executor", "consumer_byte_rate", 1_000.0)
+    query = BatchLoop(topic, options | {"kafkaConsumer.pollTimeoutMs": "8000"}, tmp_path)
+    query.wait_ended(BOUND_S)
+    names(query.failure, "READ_STALLED", f"{topic}-0", "a quota delays this client, by ")
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -37,7 +37,14 @@ def remove_member(bootstrap_servers: str, group: str, member: str, *, consumer: 
     """Let the only broker remove a member of a KIP-848 group (`consumer`) or of a classic one."""
     key, version, body = (_leave_consumer if consumer else _leave_classic)(group, member)
     header = struct.pack(">hhih", key, version, _CORRELATION, -1) + b"\x00"
-    request = header + body
+    answer = exchange(bootstrap_servers, header + body)
+    # Length, correlation id, tags, throttle time, error code.
+    correlation, _, _, error = struct.unpack_from(">ibih", answer, 4)
+    assert (correlation, error) == (_CORRELATION, 0), answer
+
+
+def exchange(bootstrap_servers: str, request: bytes) -> bytes:
+    """Send a request to the only broker, and return its answer with the length before it."""
     host, _, port = bootstrap_servers.partition(":")
     with socket.create_connection((host, int(port)), _TIMEOUT_S) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
@@ -46,6 +53,4 @@ def remove_member(bootstrap_servers: str, group: str, member: str, *, consumer: 
             chunk = connection.recv(65536)
             assert chunk, f"the broker closed the connection: {answer!r}"
             answer += chunk
-    # Length, correlation id, tags, throttle time, error code.
-    correlation, _, _, error = struct.unpack_from(">ibih", answer, 4)
-    assert (correlation, error) == (_CORRELATION, 0), answer
+    return answer

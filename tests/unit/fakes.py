@@ -394,6 +394,7 @@ class FakeClient:
         self.identified = 0
         # What the client tells of its connections (`range_consumer` sets it), and what happens before it delivers.
         self.error_cb: Callable[[KafkaError], object] = lambda _: None
+        self.throttle_cb: Callable[[Any], object] = lambda _: None
         self.before: deque[Callable[[], object]] = deque()
 
     def incremental_unassign(self, partitions: list[ClientPartition]) -> None:
@@ -480,7 +481,7 @@ def range_consumer(
     options = options or make_options()
 
     def consumer(settings: dict[str, Any]) -> Any:
-        client.error_cb = settings["error_cb"]
+        client.error_cb, client.throttle_cb = settings["error_cb"], settings["throttle_cb"]
         return client
 
     def make(options: SourceOptions) -> PythonClient:

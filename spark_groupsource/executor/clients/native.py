@@ -1,7 +1,7 @@
 """Read with librdkafka's public C API through ctypes, and gather the records with _gather.c.
 
 The library is the one in the confluent-kafka wheel, which `confluent_kafka` itself uses. No Python function is ever
-called from its threads: errors and log lines are read from its main queue.
+called from its threads: errors, log lines and delays by quotas are read from its main queue.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ _PTR, _STR, _INT, _I32, _I64, _SIZE = (
 )
 
 
+# rd_kafka_conf_set_throttle_cb: client, broker's name and id, delay in ms, opaque. Called by `queue_poll` only.
+_ON_THROTTLE = ctypes.CFUNCTYPE(None, _PTR, _STR, _I32, _INT, _PTR)
+
+
 class _Partition(ctypes.Structure):
     """Map the first fields of rd_kafka_topic_partition_t."""
 
@@ -74,6 +78,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "conf_destroy": (None, (_PTR,)),
     "conf_set": (_INT, (_PTR, _STR, _STR, _STR, _SIZE)),
     "conf_set_events": (None, (_PTR, _INT)),
+    "conf_set_throttle_cb": (None, (_PTR, _ON_THROTTLE)),
     "new": (_PTR, (_INT, _PTR, _STR, _SIZE)),
     "destroy": (None, (_PTR,)),
     "consumer_close": (_INT, (_PTR,)),
@@ -155,6 +160,8 @@ class NativeClient:
         self._include_headers = options.include_headers
         self._constants = ConstantColumns()
         self._transport = TransportState(options.token_login)
+        # Kept as long as the client, which calls it.
+        self._on_throttle = _throttle_callback(self._transport)
         self._logger: logging.Logger = settings["logger"]
         tokens = settings.get(TOKENS)
         self._tokens = tokens if isinstance(tokens, TokenKeeper) else None
@@ -162,7 +169,7 @@ class NativeClient:
             # Before there is a client: it would delay the provider's error until it is destroyed.
             self._tokens.current()
         with creating_client(options):
-            self._handle: int | None = _new_handle(library, settings)
+            self._handle: int | None = _new_handle(library, settings, self._on_throttle)
         if self._tokens is not None:
             self._log_in(self._tokens, self._handle)
         self._consumer = library("queue_get_consumer", self._handle)
@@ -333,11 +340,16 @@ def _log_level(syslog: int) -> int:
     return levels[syslog] if syslog < len(levels) else logging.INFO if syslog == len(levels) else logging.DEBUG
 
 
-def _new_handle(library: NativeLibrary, settings: Mapping[str, Any]) -> int:
+def _throttle_callback(transport: TransportState) -> Any:
+    return _ON_THROTTLE(lambda _client, _name, broker, delay_ms, _opaque: transport.throttled(broker, delay_ms / 1000))
+
+
+def _new_handle(library: NativeLibrary, settings: Mapping[str, Any], on_throttle: Any) -> int:
     """Create a consumer. Raises `KafkaException` as confluent_kafka does."""
     text = ctypes.create_string_buffer(_ERRSTR_SIZE)
     conf = library("conf_new")
     library("conf_set_events", conf, _EVENT_ERROR | _EVENT_LOG)
+    library("conf_set_throttle_cb", conf, on_throttle)
     for name, value in (settings | {"log.queue": True}).items():  # type: ignore[operator]
         if not isinstance(value, str | bool | int):
             continue  # Python objects, such as the logger

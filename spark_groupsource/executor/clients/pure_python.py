@@ -76,7 +76,7 @@ class PythonClient:
         self._include_headers = options.include_headers
         self._transport = TransportState(options.token_login)
         with creating_client(options):
-            self._consumer = make_consumer({**settings, "error_cb": self._transport})
+            self._consumer = make_consumer({**settings, **self._transport.callbacks})
         self._most_held_bytes = _HELD_BYTES
         self._held: dict[tuple[str, int], _Held] = {}
         self._closed = False

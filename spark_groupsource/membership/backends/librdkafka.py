@@ -26,7 +26,7 @@ from spark_groupsource.client.answers import decoded_offsets
 from spark_groupsource.client.errors import TransportState, kafka_error, map_error, map_group_error, topics_denied
 from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.client.tokens import new_consumer
-from spark_groupsource.clock import Clock, Deadline, SystemClock
+from spark_groupsource.clock import Clock, Deadline, Pace, SystemClock
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.backends.commit_errors import DENIED, classify_refusal, denial
 from spark_groupsource.membership.backends.peers import others
@@ -87,6 +87,8 @@ _LEAVE_STEP_S = 0.02
 # In "init" it is no member: no topic exists, or with option assign; or it has no partition (KIP-848).
 _SETTLED = frozenset(("init", "steady", "wait-join", "wait-sync"))
 _UNSETTLED_AFTER_S = 30.0
+# Interval in seconds at which an error that continues is logged.
+_LOG_INTERVAL_S = 30.0
 
 
 class _Joining:
@@ -149,6 +151,9 @@ class LibrdkafkaGroup:
         self._lost_answers = 0
         # Whether the client is closing: it calls callbacks meanwhile.
         self._closing = False
+        # The last logged error. The client repeats one that continues, such as a full group, at each attempt to join.
+        self._logged_code: int | None = None
+        self._log_pace = Pace(self._clock, _LOG_INTERVAL_S)
         strategy = options.client_settings.get("partition.assignment.strategy", "")
         self._incremental = options.group_protocol is GroupProtocol.CONSUMER or strategy == "cooperative-sticky"
 
@@ -425,10 +430,13 @@ class LibrdkafkaGroup:
             self._listener.on_error(group_error)
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             self._listener.on_error(topics_denied(self._options, self._denied_topics(error)))
-        elif error.code() in _PASSING:
-            LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
-        else:
-            LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
+        elif error.code() != self._logged_code or self._log_pace.due():
+            self._logged_code = error.code()
+            self._log_pace.wait()
+            if error.code() in _PASSING:
+                LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
+            else:
+                LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
 
     def _denied_topics(self, error: KafkaError | None) -> Collection[str]:
         """Return the topics that the client may not read; all if it names none. It reports each by its own error."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -258,6 +259,31 @@ def test_what_was_over_before_the_brokers_answered_is_no_reason() -> None:
     transport.worked()
     assert transport.text == ""
     assert "connection refused" not in mapped(KafkaError._TIMED_OUT, transport=transport)
+
+
+def test_a_quota_is_a_reason_until_it_ends_or_there_is_an_error() -> None:
+    clock = ManualClock()
+    transport = TransportState(None, clock)
+    throttled = transport.callbacks["throttle_cb"]
+    for delay_s in (1.0, 32.1):
+        throttled(SimpleNamespace(broker_id=3, throttle_time=delay_s))
+        assert transport.text == f"a quota delays this client, by {delay_s} s on broker 3"
+    throttled(SimpleNamespace(broker_id=3, throttle_time=0.0))
+    assert transport.text == ""
+    throttled(SimpleNamespace(broker_id=3, throttle_time=1.0))
+    transport(KafkaError(KafkaError._ALL_BROKERS_DOWN, "2/2 brokers are down"))
+    for delay_s in (1.0, 0.0):
+        throttled(SimpleNamespace(broker_id=3, throttle_time=delay_s))
+        assert transport.text == "2/2 brokers are down"
+
+
+def test_a_quota_that_is_long_over_is_no_reason() -> None:
+    clock = ManualClock()
+    transport = TransportState(None, clock)
+    transport.throttled(3, 1.0)
+    clock.advance(61)
+    transport.worked()
+    assert transport.text == ""
 
 
 def test_only_all_brokers_down_is_better_than_nothing() -> None:
@@ -520,17 +546,18 @@ def test_a_mechanism_that_the_client_does_not_know_is_named() -> None:
         (
             {},
             "0/2 brokers are down",
-            "plaintext; probably the listener expects TLS or a login: set option",
+            "does not expect kafka.security.protocol=plaintext but TLS or a login: set option",
         ),
-        ({"kafka.security.protocol": "ssl"}, "1/1 brokers are down", "expects a login"),
-        ({"kafka.security.protocol": "sasl_plaintext"} | SCRAM, "1/1 brokers are down", "expects TLS"),
+        ({"kafka.security.protocol": "ssl"}, "1/1 brokers are down", "=ssl but a login"),
+        ({"kafka.security.protocol": "sasl_plaintext"} | SCRAM, "1/1 brokers are down", "=sasl_plaintext but TLS"),
         ({}, "Connect to ipv4#127.0.0.1:9 failed: Connection refused", None),
         ({"kafka.security.protocol": "sasl_ssl"} | SCRAM, "1/1 brokers are down", None),
     ],
 )
-def test_brokers_that_close_connections_without_a_reason_have_a_likely_one(
+def test_brokers_that_answer_nothing_without_a_reason_have_a_likely_one(
     protocol: dict[str, str], text: str, likely: str | None
 ) -> None:
+    """A listener closes the connection; or a load balancer without a broker behind it keeps it open, and is silent."""
     found = likely_reason(make_options(**protocol), text)
     assert found == text if likely is None else likely in found
 

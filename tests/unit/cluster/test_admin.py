@@ -51,13 +51,13 @@ class FakeAdmin:
     leaderless: set[int] = field(default_factory=set)
     described: int = 0
 
-    is_destroyed: bool = False
+    times_destroyed: int = 0
 
     def poll(self, timeout_s: float) -> None:
         """Tells nothing."""
 
     def __exit__(self, *_: object) -> None:
-        self.is_destroyed = True
+        self.times_destroyed += 1
 
     @property
     def asked(self) -> int:
@@ -423,7 +423,10 @@ def test_offsets_are_asked_only_of_leaders_that_the_client_knows(wanted: TopicPa
 
 
 @pytest.mark.parametrize("request_", ["log_offsets", "survey"])
-def test_a_plan_waits_for_a_leader_and_its_error_names_the_partition(request_: str) -> None:
+def test_a_plan_waits_for_a_leader_and_its_error_names_the_partition(
+    request_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So do the lines of the wait. Brokers answer at once: not each of a thousand retries has a client of its own."""
     clock, admin = ManualClock(), FakeAdmin(leaderless={1})
     cluster = cluster_of(admin, clock)
     cluster.log_offsets(WANTED)
@@ -431,6 +434,10 @@ def test_a_plan_waits_for_a_leader_and_its_error_names_the_partition(request_: s
     with pytest.raises(GroupKafkaError, match=r"no leader: orders-1\b"):
         getattr(cluster, request_)({tp(0): Edge.LATEST, tp(1): Edge.LATEST})
     assert clock.monotonic_s() - before_s >= OUTAGE_TIMEOUT_S
+    assert 10 < admin.times_destroyed < 30
+    lines = [one.getMessage() for one in caplog.records]
+    assert len(lines) > 10
+    assert {line.partition("last_error=")[2] for line in lines} == {"partitions that have no leader: orders-1"}
 
 
 def test_a_partition_that_does_not_exist_is_named() -> None:
@@ -518,7 +525,7 @@ def test_a_refused_identity_is_not_waited_for() -> None:
         requests.answer(Future())
     assert raised.value.args[0].code() == KafkaError._AUTHENTICATION
     assert "wrong password" in raised.value.args[0].str()
-    assert admin.is_destroyed, "it would abort the process when a request about the group is answered too late"
+    assert admin.times_destroyed, "it would abort the process when a request about the group is answered too late"
 
 
 def test_a_refused_identity_that_worked_before_may_heal() -> None:
@@ -638,4 +645,4 @@ def test_a_client_whose_request_about_the_group_timed_out_is_destroyed() -> None
     with pytest.raises(KafkaUnavailableError):
         cluster.members("shop", once=True)
     cluster.members("shop", once=True)
-    assert [(client.asked, client.is_destroyed) for client in clients] == [(1, True), (1, False)]
+    assert [(client.asked, client.times_destroyed) for client in clients] == [(1, True), (1, False)]

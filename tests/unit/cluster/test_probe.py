@@ -49,6 +49,7 @@ class FakeConsumer:
         self.ready: list[Any] = []
         self.ended = threading.Event()
         self.ended_by: threading.Thread | None = None
+        self.fed_at_end: list[ClientPartition] = []
 
     def incremental_assign(self, partitions: list[ClientPartition]) -> None:
         self.fed += partitions
@@ -67,7 +68,7 @@ class FakeConsumer:
         return found
 
     def close(self) -> None:
-        self.ended_by = threading.current_thread()
+        self.ended_by, self.fed_at_end = threading.current_thread(), list(self.fed)
         self.ended.set()
 
 
@@ -152,3 +153,11 @@ def test_nobody_waits_for_the_end_of_a_client_that_has_read(ends_client: Callabl
     ends_client(Bed(consumer).probe)
     assert consumer.ended.wait(WAIT_S)
     assert consumer.ended_by is not threading.current_thread()
+
+
+def test_partitions_are_unassigned_before_the_client_ends() -> None:
+    """confluent-kafka refuses it afterwards, in a generator that nobody reads any more: a traceback on stderr."""
+    consumer = FakeConsumer()
+    assert Bed(consumer).probe.diverged({P0: (5, 1)}, WAIT_S) == {P0: None}
+    assert consumer.ended.wait(WAIT_S)
+    assert consumer.fed_at_end == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -666,6 +667,15 @@ def test_a_broker_that_answers_late_is_asked_again() -> None:
 
     bed.client.describe_topics = back  # type: ignore[method-assign]
     assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
+
+
+def test_a_quota_is_the_reason_of_a_silence() -> None:
+    """Also when requests that wait behind the delayed answer time out."""
+    bed = Bed(kafkaConsumer__pollTimeoutMs="30000")
+    bed.client.before.append(lambda: setattr(bed.client, "answers", False))
+    bed.client.before.append(lambda: bed.client.throttle_cb(SimpleNamespace(broker_id=3, throttle_time=32.1)))
+    with pytest.raises(ReadError, match=r"READ_STALLED.*a quota delays this client, by 32.1 s on broker 3"):
+        bed.read(R0)
 
 
 # --- identity

@@ -17,7 +17,7 @@ from spark_groupsource._librdkafka import library_path
 from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, run_rows
 from spark_groupsource.executor.clients.choose import native_library
 from spark_groupsource.executor.clients.native import GATHER_VERSION, NativeClient, NativeLibrary
-from spark_groupsource.executor.clients.port import EndOfPartition
+from spark_groupsource.executor.clients.port import EndOfPartition, Trouble
 from spark_groupsource.executor.clients.rows import arrow_schema
 from spark_groupsource.model.offsets import TopicPartition
 from tests.unit.fakes import make_options
@@ -406,6 +406,24 @@ def test_a_refused_identity_is_forgotten_when_rows_come(gather: ModuleType) -> N
             client._transport(KafkaError(KafkaError._AUTHENTICATION, "invalid token"))
         told.append([getattr(item, "refused", type(item)) for item in client.receive(P0, 10, MIB, 0.1)])
     assert told == [[True], [pa.RecordBatch], [False], [EndOfPartition], [False]]
+
+
+class Throttled(Bare):
+    """Calls the client's throttle callback while its main queue is served, as librdkafka does."""
+
+    def __call__(self, name: str, *args: Any) -> int:
+        if name == "conf_set_throttle_cb":
+            self.throttle = args[1]
+        if name == "queue_poll":
+            self.throttle(None, b"kafka-3:9092", 3, 32_100, None)
+        return super().__call__(name, *args)
+
+
+def test_a_quota_is_the_reason_why_nothing_comes(gather: ModuleType) -> None:
+    library: Any = Throttled([])
+    client = NativeClient(make_options(), {"logger": logging.getLogger("unit")}, library)
+    client.assign({P0: 0})
+    assert client.receive(P0, 10, MIB, 0.1) == [Trouble("a quota delays this client, by 32.1 s on broker 3")]
 
 
 class Chatty(Bare):

@@ -167,6 +167,18 @@ def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(
         bed.clock.advance(seconds)
 
 
+def test_a_full_group_is_reported_every_30_s(caplog: pytest.LogCaptureFixture) -> None:
+    """group.max.size: the client asks again after a second or two, until another member leaves."""
+    bed = Bed()
+    full = KafkaError(KafkaError.GROUP_MAX_SIZE_REACHED, "Consumer group has reached maximum size")
+    bed.client.poll = lambda _: SimpleNamespace(error=lambda: full)  # type: ignore[assignment, return-value]
+    for _ in range(60):
+        bed.group.poll()
+        bed.clock.advance(1.5)
+    assert caplog.text.count("maximum size") == 3
+    assert bed.listener.errors == []
+
+
 # --- a topic that the client may not read
 
 
