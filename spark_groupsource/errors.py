@@ -121,6 +121,14 @@ CLIENT_REFUSED_OPTION = Condition(
     "use a property and value of librdkafka's configuration reference (it differs from the Java client's)."
     " docs/security.md has what TLS and logins need.",
 )
+CLIENT_LACKS_RESOURCES = Condition(
+    "GROUPKAFKA.CLIENT_LACKS_RESOURCES",
+    "The system refuses a Kafka client of this process a thread, or the memory for it: {reason}",
+    "raise the limit of address space or of processes (a container's limit on pids counts threads, too). Each Python"
+    " worker gets spark.executor.pyspark.memory divided by the executor's cores: give it 1 GB or more, or leave that"
+    " setting out.",
+    may_pass=True,
+)
 SECRET_UNREADABLE = Condition(
     "GROUPKAFKA.SECRET_UNREADABLE",
     "Option '{option}' names the {kind} '{value}', which {side} on host '{host}' cannot read: {reason}",
@@ -374,7 +382,8 @@ CONFLICT = Condition(
 CHECKPOINT_BEHIND = Condition(
     "GROUPKAFKA.CHECKPOINT_BEHIND",
     "This query has committed more to the group than its checkpoint holds: an older copy of the checkpoint was"
-    " restored, or one is used twice, or an older version has decided a conflict. Details: {details}.",
+    " restored, or one is used twice, or async progress tracking wrote it late (then set onConflict=group), or an older"
+    " version has decided a conflict. Details: {details}.",
     "if the sink lacks what lies between, stop all queries of the group and run groupkafka reset --bootstrap-servers"
     " SERVERS --group GROUP --to checkpoint LOCATION --execute: it is read again. If the sink has it, start the query"
     " with a new checkpointLocation, and with a new folder or query name where the sink goes by the numbers of batches."

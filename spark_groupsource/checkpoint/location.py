@@ -41,18 +41,19 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 def location_to_open(location: str) -> str:
     """Return a local path, or a URI for pyarrow's `FileSystem.from_uri`.
 
-    The path is taken literally but for repeated slashes and dots, as Hadoop does. A `?name=value` after it sets
-    pyarrow's parameters (for instance `?endpoint_override=host:port&scheme=http`). Raises ValueError for a scheme that
-    is not supported.
+    The path is taken literally but for repeated slashes and dots, as Hadoop does: `link/../q` is `q`, wherever the link
+    leads. A `?name=value` after it sets pyarrow's parameters (for instance `?endpoint_override=host:port&scheme=http`).
+    Raises ValueError for a scheme that is not supported.
     """
     uri = _URI.fullmatch(location)
     if uri is None:
-        return location
+        return _as_hadoop_has_it(location)
     scheme, rest = uri.group(1).lower(), uri.group(2)
     if scheme in ("file", "dbfs"):
         path = rest.removeprefix("//")
         if not path.startswith("/"):
             raise ValueError("it is not an absolute path")
+        path = _as_hadoop_has_it(path)
         # Databricks mounts its file system below /dbfs, and volumes at their own path.
         return path if scheme == "file" or path.startswith("/Volumes/") else f"/dbfs{path}"
     if scheme not in _SCHEMES:
@@ -63,9 +64,14 @@ def location_to_open(location: str) -> str:
     authority, slash, path = place.partition("/")
     if scheme in ("gs", "gcs") and "retry_limit_seconds=" not in query:
         query = "&".join(part for part in (query, f"retry_limit_seconds={_GCS_RETRY_LIMIT_S}") if part)
-    # As Hadoop's Path does. In a store `a//b` is another name than `a/b`, and pyarrow refuses it.
-    path = normpath(re.sub("/+", "/", slash + path)) if slash else ""
+    # In a store `a//b` is another name than `a/b`, and pyarrow refuses it.
+    path = _as_hadoop_has_it(slash + path) if slash else ""
     return f"{_SCHEMES[scheme]}://{authority}{quote(path)}" + (f"?{query}" if query else "")
+
+
+def _as_hadoop_has_it(path: str) -> str:
+    """Return a path without repeated slashes and without dots, as Hadoop's Path does."""
+    return normpath(re.sub("/+", "/", path))
 
 
 def has_generations(path: str) -> bool:

@@ -41,6 +41,8 @@ _CUT_OFF = re.compile(r"Local: (Broker transport failure|Timed out)|Disconnected
 _NO_TOKEN = re.compile(r"Failed to acquire SASL OAUTHBEARER token|there is no token available")
 # What the client reports if brokers answer nothing on its connections. A refused connection has a reason.
 _DOWN = re.compile(r"\d+/\d+ brokers are down")
+# librdkafka's texts when it creates a client, and when a client meets another broker.
+_NO_THREAD = re.compile(r"(Failed|Unable) to create (\w+ )?thread")
 _EXPECTS = {
     "plaintext": "TLS or a login: set option kafka.security.protocol (ssl, sasl_plaintext or sasl_ssl) and kafka.sasl.*"
     " or kafka.ssl.*",
@@ -176,6 +178,18 @@ def likely_reason(options: SourceOptions, text: str) -> str:
         "connections are accepted, then closed or left without an answer; probably the listener does not expect"
         f" kafka.security.protocol={protocol} but {_EXPECTS[protocol]}; or a proxy or firewall is between"
     )
+
+
+def lacking_resources(text: str) -> KafkaUnavailableError | None:
+    """Return the error if a client's text says that the system refuses it a thread; None for other texts.
+
+    Guards against:
+    1. A Python worker has too little address space (spark.executor.pyspark.memory), or its container too few processes.
+    2. A client starts, but cannot start its thread for a broker. It reports that once, and goes on without it.
+    3. The task waits for records until kafkaConsumer.pollTimeoutMs has passed, and then blames the broker.
+    """
+    no_thread = _NO_THREAD.search(text)
+    return KafkaUnavailableError(errors.CLIENT_LACKS_RESOURCES, reason=text) if no_thread else None
 
 
 def not_authenticated(options: SourceOptions, reason: str) -> AccessError:

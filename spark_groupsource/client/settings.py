@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
+from spark_groupsource.client.errors import lacking_resources
 from spark_groupsource.client.log import quiet_logger
 from spark_groupsource.client.tokens import SETTING as TOKENS
 from spark_groupsource.client.tokens import TokenKeeper, keeper_of
@@ -120,16 +121,19 @@ def few_records_settings(options: SourceOptions, role: str) -> dict[str, Any]:
 
 @contextmanager
 def creating_client(options: SourceOptions) -> Iterator[None]:
-    """Map the client's refusal of a setting to an `OptionError` that names the option."""
+    """Map the client's refusal of a setting to an `OptionError` that names the option.
+
+    Raises `KafkaUnavailableError` if the system refuses the client its threads.
+    """
     try:
         yield
     except (KafkaException, ValueError, TypeError) as error:
-        raise _refused_setting(options, error) from None
+        cause = error.args[0] if error.args else error
+        reason = cause.str() if isinstance(cause, KafkaError) else str(error)
+        raise lacking_resources(reason) or _refused_setting(options, reason) from None
 
 
-def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaError:
-    cause = error.args[0] if error.args else error
-    reason = cause.str() if isinstance(cause, KafkaError) else str(error)
+def _refused_setting(options: SourceOptions, reason: str) -> GroupKafkaError:
     named = [name for name in options.client_settings if setting_of(name) in reason]
     name = max(named, key=len, default="bootstrap.servers")
     value = options.client_settings.get(name, options.bootstrap_servers)

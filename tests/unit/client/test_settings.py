@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from spark_groupsource import errors
 from spark_groupsource.client.errors import TransportState
-from spark_groupsource.client.settings import base_settings, few_records_settings
+from spark_groupsource.client.settings import base_settings, creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.cluster.admin import admin_client
 from spark_groupsource.cluster.probe import Probe
+from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.executor.clients.error_events import reading_client_settings
 from spark_groupsource.lag import measure
 from spark_groupsource.options.model import SourceOptions
@@ -103,3 +105,18 @@ def test_a_list_of_brokers_may_have_one_a_line() -> None:
 def test_a_password_in_an_option_is_masked_wherever_it_is_logged() -> None:
     base_settings(make_options(kafka__sasl__password="canary-of-an-option"), "probe")
     assert masked("it is canary-of-an-option") == f"it is {MASK}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Failed to create thread: Cannot allocate memory (12)",
+        "Failed to create admin client: Failed to create background thread: Resource temporarily unavailable",
+    ],
+)
+def test_a_client_without_threads_refuses_no_setting(text: str) -> None:
+    """As a Python worker with too little address space has it, and a container with a low limit on processes."""
+    with pytest.raises(KafkaUnavailableError) as raised, creating_client(make_options()):
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text))
+    assert raised.value.condition is errors.CLIENT_LACKS_RESOURCES
+    assert text in str(raised.value)
