@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spark_groupsource.model.offsets import TopicPartition
+from tests.faults.history import Commit
 from tests.sim.script import Script
 from tests.sim.spark.checkpoint import Store
 
@@ -209,6 +211,23 @@ def test_f10_a_late_commit_of_a_deleted_topic_repeats_nothing_of_a_checkpoint() 
     assert late.startswith("P5 orders-1: commit 10"), "limits.md, KIP-848 and a recreated topic"
     assert others == []
     assert script.rows("q2", number=1) == list(range(10))
+
+
+@pytest.mark.rule("R83")
+def test_f10_a_late_commit_of_a_deleted_topic_is_noticed_while_batches_run() -> None:
+    """1. q1 has read orders-1 of the recreated topic. 2. Only orders-0 gets records. 3. An end of the deleted topic is
+    committed. 4. q1 stops, and q2 is the next owner."""
+    script = _one("kip848")
+    script.on(6.0, script.recreates())
+    script.on(12.0, script.writes(5))
+    for half in range(30, 60):
+        script.on(half / 2, script.writes(1, number=0))
+    old: list[Commit] = []
+    script.on(5.0, lambda: old.extend(one for one in script.group.commits if one.partition == 1))
+    script.on(20.0, lambda: script.group.set_offset(TopicPartition("orders", 1), old[-1].offset, old[-1].metadata))
+    script.on(28.0, script.drains("q1", rest_s=12.0), script.starts("q2"))
+    assert script.judged() == []
+    assert script.rows("q2", number=1) == []
 
 
 def test_f11_a_topic_that_is_deleted_while_it_is_assigned_holds_up_the_group() -> None:
