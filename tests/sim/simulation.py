@@ -372,7 +372,8 @@ class Simulation:
                     self.start(app)
             world.run(world.now + 0.5)
             # A rebalance that waits for a client may be what leaves a partition to nobody.
-            is_calm = not self._lag() and self.group.confirmed() and all(app.up and app.batch is None for app in self.apps)
+            is_settled = self.group.confirmed() and all(app.up and app.batch is None for app in self.apps)
+            is_calm = is_settled and not self._lag()
             calm_since = (calm_since or world.now) if is_calm else None
             if calm_since is not None and world.now - calm_since >= calm_s:
                 break
