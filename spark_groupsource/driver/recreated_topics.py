@@ -109,8 +109,7 @@ class RecreatedTopics:
            deleted topic's: the coordinator knows partitions by name.
         3. The other member stops. The next owner reads the recreated topic again from its beginning.
         """
-        view = self._member.view()
-        if not view.committed or not self._assigned_by_id:
+        if not self._assigned_by_id or not (view := self._member.view()).committed:
             return
         wanted = set(partitions)
         held = {o.partition: o.group for o in view.partitions if o.position is not None and o.partition in wanted}
