@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from spark_groupsource.clock import Pace
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.context import QueryContext
 from spark_groupsource.driver.data_loss import TruncationWatch, known_backlogs
@@ -22,6 +23,8 @@ from spark_groupsource.planning.batch import average_bytes, plan_ranges, within_
 
 # Seconds until a log that ends before its position is checked again, where no later trigger would check it.
 _DOUBT_PAUSE_S = 0.5
+# Seconds between two checks of the group's offsets while batches run; an idle query checks them as often.
+_RESTORE_S = 5.0
 # Bytes of a record, before any was seen.
 _USUAL_BYTES = 1_000.0
 
@@ -66,6 +69,7 @@ class BatchPlanner:
         self._recreated = recreated
         self._truncation = truncation
         self._commits = commits
+        self._restores = Pace(query.clock, _RESTORE_S)
         # The name of the query in failpoints.
         self._name = query.options.client_id
         self._usual_bytes = _USUAL_BYTES
@@ -107,8 +111,11 @@ class BatchPlanner:
         if not self._commits.accepted():
             return TryAgain()
         if not enough:
-            self._recreated.restore()
+            self._recreated.restore(positions)
             return self._nothing(positions, may_be_last)
+        if self._restores.due():
+            # The batch commits the others at its end.
+            self._recreated.restore(p for p, backlog in backlogs.items() if not backlog.size)
         left = self._losses.skip_lost(backlogs, survey.beginnings)
         if bounds.max_bytes is not None:
             found = self._cluster.next_records({p: backlog.position for p, backlog in left.items() if backlog.size})

@@ -97,8 +97,8 @@ class RecreatedTopics:
         self._joined_for |= topics
         self._member.rejoin()
 
-    def restore(self) -> None:
-        """Commit offsets again that the group does not have any more, in a group that assigns by topic id.
+    def restore(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit offsets of these again that the group does not have any more, in a group that assigns by topic id.
 
         A member of the deleted topic may have committed late, by the topic's name (rule R83).
 
@@ -109,12 +109,12 @@ class RecreatedTopics:
            deleted topic's: the coordinator knows partitions by name.
         3. The other member stops. The next owner reads the recreated topic again from its beginning.
         """
-        view = self._member.view()
-        if not view.committed or not self._assigned_by_id:
+        if not self._assigned_by_id or not (view := self._member.view()).committed:
             return
-        held = {o.partition: o.group for o in view.partitions if o.position is not None}
-        found = self._member.fetch_offsets(list(held))
-        # R83: an idle member would never commit again
+        wanted = set(partitions)
+        held = {o.partition: o.group for o in view.partitions if o.position is not None and o.partition in wanted}
+        found = self._member.fetch_offsets(list(held)) if held else {}
+        # R83: the end of a partition without new records would never be committed again
         items = [
             CommitItem(partition, group.offset, group.metadata)
             for partition, group in held.items()

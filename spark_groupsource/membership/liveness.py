@@ -19,6 +19,7 @@ from spark_groupsource.membership.port import CommitResult
 from spark_groupsource.model.commit_metadata import CommitItem
 
 _RETRY_INTERVAL_S = 0.5
+_FETCH_TIMEOUT_S = 5.0
 
 
 class MembershipProof:
@@ -29,11 +30,14 @@ class MembershipProof:
         member: MemberContext,
         commit: Callable[[tuple[CommitItem, ...]], CommitResult],
         handle_answer: Callable[[CommitResult], None],
+        join_again: Callable[[], None],
     ) -> None:
         self._options, self._clock, self._length = member.options, member.clock, member.length
         self._machine, self._report = member.machine, member.report
         self._commit = commit
         self._handle_answer = handle_answer
+        self._join_again = join_again
+        self._port = member.port
         self._last_s = member.clock.boottime_s()
         self._pace = Pace(member.clock, _RETRY_INTERVAL_S)
 
@@ -77,6 +81,9 @@ class MembershipProof:
         if not proof:
             machine.proven = True
         elif self._pace.due():
+            # R67: nothing is committed below what another member has
+            if self._options.assigned_by_id and not self._is_newest():
+                return
             self.measure_gap_s()
             result = self._commit(proof)
             reach("before-proof-answer", self._options.client_id)
@@ -85,3 +92,17 @@ class MembershipProof:
                 machine.proven = True
                 self._report.proven()
             self._handle_answer(result)
+
+    def _is_newest(self) -> bool:
+        """Return whether the group has nothing beyond what is known here. If it has, the member joins again.
+
+        Guards against (rule R67, KIP-848):
+        1. A process is stopped before its heartbeat reports an assignment. The coordinator gives that to another one.
+        2. It goes on. Its proof is of the group's epoch, so it is accepted: the group's offset goes back.
+        """
+        owned = self._machine.owned_partitions()
+        found = self._port.fetch_offsets(owned, _FETCH_TIMEOUT_S)
+        is_passed = self._machine.is_passed(found)
+        if is_passed:
+            self._join_again()
+        return not is_passed and found.keys() >= set(owned)

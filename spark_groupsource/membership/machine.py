@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_groupsource.membership.events import DrainOutcome, FlightBatch, GroupEvent, HandOver, Partitions
-from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, overruled
-from spark_groupsource.model.offsets import SourceOffset, TopicPartition
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, overruled, parse_metadata
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition, same_topic
 
 
 def _is_behind(group: GroupOffset, item: CommitItem) -> bool:
@@ -427,19 +427,35 @@ class MemberMachine:
         3. Nothing is planned any more, and the loss is never reported.
 
         Guards against (rule R67, a commit under way):
-        1. The group holds 100. The commit of 110 is under way.
-        2. The proof commits 100. It is accepted after 110: the group's offset goes back.
+        1. The commit of 110 is under way.
+        2. The proof, 100, is accepted after it.
         """
         items: dict[str, CommitItem] = {}
-        for partition, owned in self._owned.items():
-            held = None
-            if owned.group is not None and owned.group.offset is not None:
-                held = CommitItem(partition, owned.group.offset, owned.group.metadata)
+        for partition in self._owned:
             # R67: the completed offset may be under way
-            if item := self._pending(partition) or held:
+            if item := self._pending(partition) or self._held(partition):
                 # R67: the commit of a deleted topic is refused
                 items.setdefault(partition.topic, item)
         return tuple(items.values())
+
+    def _held(self, partition: TopicPartition) -> CommitItem | None:
+        """Return the group's offset of an owned partition, as far as it is known, as a commit."""
+        group = self._owned[partition].group
+        return None if group is None or group.offset is None else CommitItem(partition, group.offset, group.metadata)
+
+    def is_passed(self, fetched: Mapping[TopicPartition, GroupOffset]) -> bool:
+        """Return whether the group, with these offsets of owned partitions, is beyond all that is known here.
+
+        Another member reads on then. An offset of another topic id may be a late commit of a deleted topic.
+        """
+
+        def passes(group: GroupOffset, known: CommitItem) -> bool:
+            mine, theirs = parse_metadata(known.metadata), parse_metadata(group.metadata)
+            is_same = mine is None or theirs is None or same_topic(mine.topic_id, theirs.topic_id)
+            return group.offset is not None and group.offset > known.offset and is_same
+
+        known = {partition: self._pending(partition) or self._held(partition) for partition in fetched}
+        return any(item is not None and passes(fetched[partition], item) for partition, item in known.items())
 
     @property
     def flight(self) -> FlightBatch | None:

@@ -106,7 +106,7 @@ class Member:
         self._topics: tuple[str, ...] = ()
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
         self._committer = Committer(context)
-        self.proof = MembershipProof(context, self._committer.now, self._handle_answer)
+        self.proof = MembershipProof(context, self._committer.now, self._handle_answer, self._join_after_loss)
         self._renewal = ClientRenewal(context, self._may_leave)
         # When the batch in flight was fixed: option maxBatchMs counts from then on.
         self._fixed_s = 0.0
@@ -319,6 +319,11 @@ class Member:
         if self.machine.state not in FINAL_STATES:
             # Also with option assign, whose partitions are never revoked.
             self.machine.handle(GroupEvent.ASSIGNMENT_ENDED, self.machine.owned_partitions())
+
+    def _join_after_loss(self) -> None:
+        """Drop all partitions, because others read them, and join the group again."""
+        self._lose(self.machine.owned_partitions())
+        self.rejoin()
 
     def establish(
         self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int, until_s: float

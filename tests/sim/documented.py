@@ -151,8 +151,8 @@ def _partition(problem: str, text: str = "") -> tuple[str, int] | None:
 def _batches_without_commits(run: Documented, problem: str) -> bool:
     """Whether the batches went on because an end was not accepted: of the first of these batches, or of one before.
 
-    The batch after that was planned a second after its end, and the last of these within a session. A query that does
-    not see its checkpoint learns of the end at the trigger that plans the next batch.
+    The batch after that was planned a second after its end, and the last of these within a session. A query whose
+    checkpoint is in a store, or that does not see it, learns of the end at the trigger that plans the next batch.
     """
     if "more than the last batch after checkpoint-lost" in problem:
         return bool(_SILENCE & run.kinds)
@@ -174,7 +174,7 @@ def _batches_without_commits(run: Documented, problem: str) -> bool:
                 continue
             second = next(one for one in batches if one.batch > behind[0].batch)
             began = behind[0].at or 0.0
-            if run.sim.configuration.query.store is Store.UNKNOWN:
+            if run.sim.configuration.query.store is not Store.LOCAL:
                 began = second.planned_at - _COMMIT_WAIT_S
             if second.planned_at - began >= _COMMIT_WAIT_S and last.planned_at - began <= longest_s:
                 return True
@@ -210,7 +210,8 @@ def _late_commit_by_name(run: Documented, problem: str) -> bool:
 
 def _begins_again_after_a_late_commit(run: Documented, problem: str) -> bool:
     """Whether the next commit after a late one by name is that of a start at 0 in the recreated topic."""
-    partition = _partition(problem) if problem.startswith("P6") else None
+    goes_back = problem.startswith("P6") or (" commit 0 at " in problem and "goes back" in problem)
+    partition = _partition(problem) if goes_back else None
     deleted = {life.id: life.deleted_at for life in run.sim.cluster.lives if life.deleted_at is not None}
     commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == partition and c.metadata]
     return any(
@@ -260,7 +261,11 @@ def _removed_before_the_group_began(run: Documented, problem: str) -> bool:
 
 def _taken_unasked(run: Documented, problem: str) -> bool:
     """Whether the coordinator had taken the partition from a KIP-848 member whose client still had it."""
-    found = re.match(r"P5 (\S+)-(\d+): commit \d+ at ([\d.]+) by lineage ([^-]+)-\S+ .* another lineage", problem)
+    found = re.match(
+        r"P5 (\S+)-(\d+): commit \d+ at ([\d.]+) by lineage ([^-]+)-\S+ .*"
+        r"(?:another lineage|after the coordinator gave the partition)",
+        problem,
+    )
     if found is None or run.sim.configuration.group.protocol != "kip848":
         return False
     partition, at, query = TopicPartition(found[1], int(found[2])), float(found[3]), found[4]
@@ -415,8 +420,8 @@ _EXCEPTIONS = (
     # limits.md, "KIP-848 and a recreated topic": the commit of a batch of a deleted topic, by name.
     _Exception("P5: a late commit by name", _late_commit_by_name),
     # limits.md, there: its owner stops before it has committed its own offset again.
-    _Exception("P6: begins again after a late commit by name", _begins_again_after_a_late_commit),
-    # limits.md, "KIP-848": an assignment that the client has not applied when it connects again.
+    _Exception("P5, P6: begins again after a late commit by name", _begins_again_after_a_late_commit),
+    # limits.md, "KIP-848": an assignment that the client has not applied when it joins, or connects again.
     _Exception("P5: taken without being asked", _taken_unasked),
     # Rule R29: an older commit that is read late is committed over within two seconds.
     _Exception("P5: an older commit read late", _older_commit_read_late),

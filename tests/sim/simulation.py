@@ -371,7 +371,9 @@ class Simulation:
                 elif app.name not in self.rest_s and app.name not in self.next and world.rng.random() < 0.1:
                     self.start(app)
             world.run(world.now + 0.5)
-            is_calm = not self._lag() and all(app.up and app.batch is None for app in self.apps)
+            # A rebalance that waits for a client may be what leaves a partition to nobody.
+            is_settled = self.group.confirmed() and all(app.up and app.batch is None for app in self.apps)
+            is_calm = is_settled and not self._lag()
             calm_since = (calm_since or world.now) if is_calm else None
             if calm_since is not None and world.now - calm_since >= calm_s:
                 break

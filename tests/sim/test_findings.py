@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spark_groupsource.model.offsets import TopicPartition
+from tests.faults.history import Commit
 from tests.sim.script import Script
 from tests.sim.spark.checkpoint import Store
 
@@ -211,6 +213,40 @@ def test_f10_a_late_commit_of_a_deleted_topic_repeats_nothing_of_a_checkpoint() 
     assert script.rows("q2", number=1) == list(range(10))
 
 
+@pytest.mark.rule("R83")
+def test_f10_a_late_commit_of_a_deleted_topic_is_noticed_while_batches_run() -> None:
+    """1. q1 has read orders-1 of the recreated topic. 2. Only orders-0 gets records. 3. An end of the deleted topic is
+    committed. 4. q1 stops, and q2 is the next owner."""
+    script = _one("kip848")
+    script.on(6.0, script.recreates())
+    script.on(12.0, script.writes(5))
+    for half in range(30, 60):
+        script.on(half / 2, script.writes(1, number=0))
+    old: list[Commit] = []
+    script.on(5.0, lambda: old.extend(one for one in script.group.commits if one.partition == 1))
+    script.on(20.0, lambda: script.group.set_offset(TopicPartition("orders", 1), old[-1].offset, old[-1].metadata))
+    script.on(28.0, script.drains("q1", rest_s=12.0), script.starts("q2"))
+    assert script.judged() == []
+    assert script.rows("q2", number=1) == []
+
+
+def test_f11_a_topic_that_is_deleted_while_it_is_assigned_holds_up_the_group() -> None:
+    """1. orders is deleted, and q1 leaves. 2. The coordinator, which does not know that yet, gives orders-0 to q2. 3.
+    q2's client finds no name for it, so it never confirms its release. limits.md, KIP-848: until q2 is removed."""
+    topics = (("orders", 1), ("refunds", 1))
+    script = Script(queries=2, protocol="kip848", heartbeat_s=1.0, rebalance_s=20.0, topics=topics, length_s=45.0)
+    script.on(1.0, script.writes(10), script.writes(10, "refunds"))
+    script.on(3.0, script.starts("q2"))
+    script.on(12.0, lambda: setattr(script.group, "_image_at", script.world.now + 3.0))
+    script.on(12.0, lambda: script.delete_topic("orders"), lambda: script.fault("topic-recreated", "", 12.0))
+    script.on(12.0, script.drains("q1", rest_s=8.0))
+    script.on(18.0, lambda: script.create_topic("orders", 1))
+    script.on(25.0, script.writes(5))
+    assert script.judged() == []
+    assert script.world.coverage["too slow to revoke"] == 1
+    assert script.rows("q1") + script.rows("q2") == [*range(10), *range(5)]
+
+
 def test_f9_a_deleted_topic_takes_its_partitions_only() -> None:
     """1. q1 leads, and subscribes to orders only. 2. refunds, which q2 reads, is deleted. 3. More records come. q1
     does not join again, so q2 gets no other assignment."""
@@ -223,3 +259,16 @@ def test_f9_a_deleted_topic_takes_its_partitions_only() -> None:
     script.on(25.0, script.writes(10))
     assert script.judged() == []
     assert len(script.rows("q2", number=5)) == 20
+
+
+@pytest.mark.rule("R73")
+def test_f12_a_handover_beyond_the_poll_interval_does_not_end_the_query() -> None:
+    """1. q1 drains. 2. The coordinator is away when its batch ends: the commit waits for longer than the poll interval.
+    3. q1's client leaves, and forgets that it is to join again: its next heartbeat has epoch 0."""
+    script = Script(queries=2, protocol="kip848", heartbeat_s=1.0, rebalance_s=15.0, drain_s=12.0, length_s=60.0)
+    script.on(3.0, lambda: script.batches_take(30.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(14.7, lambda: script.group.down(9.0), lambda: script.fault("coordinator-killed", "", 9.0))
+    script.on(15.0, script.ends_batch("q1"), lambda: script.batches_take(0.1), script.writes(5))
+    assert script.judged() == []
+    assert "fatal INVALID_REQUEST" in script.text()

@@ -14,7 +14,7 @@ import pytest
 from spark_groupsource import errors
 from spark_groupsource.driver.session import Session
 from spark_groupsource.model.offsets import TopicPartition
-from tests.sim.kafka.protocol import Error, SyncAnswer, SyncGroup
+from tests.sim.kafka.protocol import ConsumerHeartbeat, Error, SyncAnswer, SyncGroup
 from tests.sim.script import Script
 from tests.sim.spark.checkpoint import Store
 from tests.sim.spark.engine import Trigger
@@ -908,6 +908,30 @@ def test_r67_a_deleted_topic_keeps_no_member_from_its_proof() -> None:
     script.on(50.0, lambda: script.create_topic("deliveries", 1))
     script.run()
     assert script.text().index("event proven") < script.text().index("callback lost")
+
+
+@pytest.mark.rule("R67")
+def test_r67_a_proof_moves_no_offset_back() -> None:
+    """1. q1 joins; its heartbeat that reports no partition yet is read late. 2. q2 joins, and is given refunds-0. 3. q1
+    was stopped meanwhile. It goes on, and the group's epoch is its own."""
+    script = _script("kip848", topics=(("orders", 1), ("refunds", 1)))
+    receive, stop = script.group.receive, script.pauses("q1", 5.0)
+
+    def late(client_id: str, request: Any, reply: Callable[[Any], None]) -> None:
+        is_late = client_id == "q1" and isinstance(request, ConsumerHeartbeat) and request.epoch > 0
+        wait_s = 1.5 if is_late and request.owned == frozenset() else 0.0
+        script.world.after(wait_s, lambda: receive(client_id, request, reply))
+
+    script.on(1.0, script.writes(10), script.writes(10, "refunds"))
+    script.on(3.0, script.drains("q1", rest_s=1.0), lambda: setattr(script.group, "receive", late))
+    script.when(
+        lambda: script.world.coverage["event assigned"] == 2,
+        script.starts("q2"), lambda: script.world.after(0.1, stop),
+    )  # fmt: skip
+    for moment in (6.0, 7.0, 8.0, 9.0):
+        script.on(moment, script.writes(3), script.writes(3, "refunds"))
+    assert script.judged() == []
+    assert script.world.coverage["event doubted"] > 0
 
 
 @pytest.mark.rule("R81")

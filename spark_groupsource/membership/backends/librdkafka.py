@@ -69,7 +69,10 @@ _FATAL_TEXTS = {
     KafkaError.FENCED_INSTANCE_ID: ("static consumer fenced", "fenced by"),
     KafkaError.GROUP_AUTHORIZATION_FAILED: ("Group authorization failed",),
     KafkaError.GROUP_ID_NOT_FOUND: ("group id does not exist",),
+    KafkaError.INVALID_REQUEST: ("Broker: Invalid request",),
 }
+# After one of these a new client can join again (KIP-848).
+_FORGOTTEN = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_REQUEST}
 # The client's text for a topic that it may not read, or that does not exist.
 _DENIED_TOPIC = re.compile(r"Subscribed topic not available: ([^\s:]+):")
 # Maximum delay in noticing a new partition or a new topic of a pattern. librdkafka's own default is five minutes.
@@ -477,6 +480,12 @@ class LibrdkafkaGroup:
         Guards against (rule R73):
         1. All members are cut off for longer than their sessions. Somebody deletes the empty group.
         2. librdkafka reports a fatal error: the query would end.
+
+        Guards against:
+        1. A member hands over for longer than `kafka.max.poll.interval.ms`, because its coordinator is away.
+        2. The client leaves the group when that is over, and forgets that it is to join again
+           (`rd_kafka_cgrp_consumer_reset`). Its next heartbeat has epoch 0, and not all that one needs to join.
+        3. The coordinator refuses it as an invalid request, which is a fatal error: the query would end.
         """
         if self._unusable():
             return
@@ -485,9 +494,8 @@ class LibrdkafkaGroup:
             if self._life is not _Life.UNRELEASED:
                 self._life = _Life.UNRELEASED
                 self._listener.on_instance_id_unreleased()
-        # R73: a new client creates the group again
-        elif cause == KafkaError.GROUP_ID_NOT_FOUND and self._life is _Life.JOINED:
-            # All members were cut off, and the group was deleted (KIP-848).
+        # R73: a new client creates the group again, or joins it
+        elif cause in _FORGOTTEN and self._life is _Life.JOINED:
             self._report_unusable()
         else:
             group, reason = self._options.group_id, error.str()

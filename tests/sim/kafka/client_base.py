@@ -610,7 +610,7 @@ class GroupClient:
             if not self._is_unreleased:
                 self._is_unreleased = True
                 listener.on_instance_id_unreleased()
-        elif error is Error.GROUP_ID_NOT_FOUND and self._joined:
+        elif error in (Error.GROUP_ID_NOT_FOUND, Error.INVALID_REQUEST) and self._joined:
             self._report_unusable()
         else:
             listener.on_error(MembershipError(errors.MEMBER_FAILED, group="sim", reason=error.name))

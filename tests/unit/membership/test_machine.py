@@ -515,6 +515,18 @@ def test_a_proof_is_of_each_topic() -> None:
     assert machine.proof() == (CommitItem(P0, 10, ""), CommitItem(refund, 3, ""))
 
 
+@pytest.mark.rule("R67")
+def test_others_have_passed_what_is_known_here() -> None:
+    """A smaller offset, or one of another topic, is not beyond it. Nor is the completed one, if the group has it."""
+    machine, batch = joined((0, 10)), flight(R0)
+    assert machine.is_passed({P0: GroupOffset(15, "")})
+    assert not machine.is_passed({P0: GroupOffset(10, "")})
+    assert not machine.is_passed({P0: GroupOffset(None)})
+    complete(machine, batch)
+    assert not machine.is_passed({P0: GroupOffset(20, "")})
+    assert machine.is_passed({P0: GroupOffset(21, "")})
+
+
 def test_there_is_no_proof_without_an_offset_in_the_group() -> None:
     assert joined((0, None)).proof() == ()
     assert joined((0, None), (1, 7)).proof() == (CommitItem(P1, 7, ""),)
