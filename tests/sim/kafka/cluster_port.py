@@ -107,7 +107,8 @@ class SimCluster:
     def _described(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         found = {}
         for name in sorted(names):
-            topic = self._cluster.topic(name)
+            # A broker that lags may know nothing of a new topic: the client asks again.
+            topic = self._cluster.topic(name) or self._cluster.topics.get(name)
             if topic is None:
                 raise self._unknown(name)
             found[name] = TopicInfo(topic.id, len(topic.logs))
