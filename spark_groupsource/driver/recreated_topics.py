@@ -17,6 +17,9 @@ from spark_groupsource.model.offsets import TopicPartition, same_topic
 LOG = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
+# Seconds that a plan waits for the group's offsets that it only checks. A member that waits longer than its heartbeat
+# interval doubts its membership: while the coordinator is away, no batch would be planned.
+_CHECK_S = 1.0
 
 
 class RecreatedTopics:
@@ -113,7 +116,7 @@ class RecreatedTopics:
             return
         wanted = set(partitions)
         held = {o.partition: o.group for o in view.partitions if o.position is not None and o.partition in wanted}
-        found = self._member.fetch_offsets(list(held)) if held else {}
+        found = self._member.fetch_offsets(list(held), _CHECK_S) if held else {}
         # R83: the end of a partition without new records would never be committed again
         items = [
             CommitItem(partition, group.offset, group.metadata)

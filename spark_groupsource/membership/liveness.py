@@ -82,9 +82,11 @@ class MembershipProof:
             machine.proven = True
         elif self._pace.due():
             # R67: nothing is committed below what another member has
-            if self._options.assigned_by_id and not self._is_newest():
-                return
+            is_newest = not self._options.assigned_by_id or self._is_newest()
+            # Also without an answer: the wait for it is no new silence.
             self.measure_gap_s()
+            if not is_newest:
+                return
             result = self._commit(proof)
             reach("before-proof-answer", self._options.client_id)
             # R67: a slower answer proves nothing

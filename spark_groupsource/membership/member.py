@@ -37,7 +37,7 @@ _STEP_S = 0.02
 _ANSWER_STEP_S = 0.001
 # Seconds after which an unanswered offset fetch is sent again.
 _RETRY_INTERVAL_S = 0.5
-_OFFSET_FETCH_TIMEOUT_S = 5.0
+OFFSET_FETCH_TIMEOUT_S = 5.0
 # Seconds that a member waits for the answer to a commit under way before its client closes. It then commits once more.
 _LAST_ANSWER_S = 2.0
 
@@ -179,7 +179,7 @@ class Member:
         """Fetch the group's offsets of newly assigned partitions."""
         wanted = self.machine.unfetched()
         if wanted and self.machine.state is MemberState.JOINED and self._fetch_pace.due():
-            self.machine.offsets_fetched(self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S))
+            self.machine.offsets_fetched(self._port.fetch_offsets(wanted, OFFSET_FETCH_TIMEOUT_S))
 
     def _fetch_for_release(self, partitions: Partitions) -> None:
         """Fetch the group's offsets without which completed offsets are not committed before a release.
@@ -194,7 +194,7 @@ class Member:
             return
         # R77: the group may not have the end of its batch
         if wanted := self.machine.unfetched_of_batches(partitions):
-            self.machine.offsets_fetched(self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S))
+            self.machine.offsets_fetched(self._port.fetch_offsets(wanted, OFFSET_FETCH_TIMEOUT_S))
 
     def _check_completion(self) -> None:
         """Complete the batch in flight as soon as Spark's commit log has it."""
@@ -279,7 +279,7 @@ class Member:
             self._report.completed(sum(map(len, flight.end.ranges)), now_s - self._fixed_s)
 
     def fetch_offsets(
-        self, partitions: Sequence[TopicPartition], timeout_s: float = _OFFSET_FETCH_TIMEOUT_S
+        self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions; nothing while the client is replaced."""
         if self._renewal.due:

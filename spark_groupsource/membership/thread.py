@@ -18,7 +18,7 @@ from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.member import Member, MemberStatus
+from spark_groupsource.membership.member import OFFSET_FETCH_TIMEOUT_S, Member, MemberStatus
 from spark_groupsource.membership.port import BatchLog, GroupPort
 from spark_groupsource.membership.runner import SYSTEM, Inbox, Runner, Running
 from spark_groupsource.membership.session_length import SessionLength
@@ -166,9 +166,14 @@ class MembershipThread:
         """Forget a plan that Spark never logged."""
         self._call("discard", self._member.machine.discard)
 
-    def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
-        """Return the group's offsets of any partitions. Partitions without an answer are left out."""
-        return self._call("fetch_offsets", lambda: self._member.fetch_offsets(partitions))
+    def fetch_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_s: float = OFFSET_FETCH_TIMEOUT_S
+    ) -> dict[TopicPartition, GroupOffset]:
+        """Return the group's offsets of any partitions. Partitions without an answer in time are left out.
+
+        A wait that is longer than the heartbeat interval puts the membership in doubt (rule R67).
+        """
+        return self._call("fetch_offsets", lambda: self._member.fetch_offsets(partitions, timeout_s))
 
     def establish(
         self,

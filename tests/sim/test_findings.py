@@ -272,3 +272,31 @@ def test_f12_a_handover_beyond_the_poll_interval_does_not_end_the_query() -> Non
     script.on(15.0, script.ends_batch("q1"), lambda: script.batches_take(0.1), script.writes(5))
     assert script.judged() == []
     assert "fatal INVALID_REQUEST" in script.text()
+
+
+def test_f13_a_check_of_the_groups_offsets_stops_no_batches_while_the_coordinator_is_away() -> None:
+    """1. Only orders-0 gets records, so each 5 s the group's offset of orders-1 is checked. 2. The coordinator goes away
+    before such a trigger. A wait beyond the heartbeat interval would put the membership in doubt until it is back."""
+    script = Script(
+        protocol="kip848", session_s=45.0, heartbeat_s=3.0, topics=(("orders", 2),), trigger_s=3.0, length_s=45.0, seed=3
+    )
+    script.on(1.0, script.writes(10))
+    for half in range(4, 80):
+        script.on(half / 2, script.writes(1, number=0))
+    script.on(14.0, lambda: script.group.down(8.0), lambda: script.fault("coordinator-killed", "", 8.0))
+    assert script.judged() == []
+    assert script.world.coverage["event doubted"] == 0
+    planned = [float(line.split()[0]) for line in script.text().splitlines() if " runs batch " in line]
+    assert [moment for moment in planned if 14.0 < moment < 22.0]
+
+
+def test_f14_a_doubt_that_lasts_is_reported_once() -> None:
+    """1. q1 is stopped, and the coordinator goes away. 2. q1 goes on, and cannot prove its membership: it requests the
+    group's offsets again and again. That wait is no new silence."""
+    script = Script(protocol="kip848", session_s=45.0, heartbeat_s=3.0, topics=(("orders", 1),), length_s=60.0)
+    script.on(1.0, script.writes(10))
+    script.on(12.0, script.pauses("q1", 6.0))
+    script.on(13.0, lambda: script.group.down(30.0), lambda: script.fault("coordinator-killed", "", 30.0))
+    script.on(45.0, script.writes(5))
+    assert script.judged() == []
+    assert script.world.coverage["event doubted"] == 1
