@@ -154,9 +154,9 @@ class LibrdkafkaGroup:
         self._lost_answers = 0
         # Whether the client is closing: it calls callbacks meanwhile.
         self._closing = False
-        # The last logged error. The client repeats one that continues, such as a full group, at each attempt to join.
-        self._logged_code: int | None = None
-        self._log_pace = Pace(self._clock, _LOG_INTERVAL_S)
+        # The logged errors. The client repeats one that continues, such as a full group, at each attempt to join. That
+        # of another topic has the same code, and comes once.
+        self._logged: dict[str, Pace] = {}
         strategy = options.client_settings.get("partition.assignment.strategy", "")
         self._incremental = options.group_protocol is GroupProtocol.CONSUMER or strategy == "cooperative-sticky"
 
@@ -433,9 +433,7 @@ class LibrdkafkaGroup:
             self._listener.on_error(group_error)
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             self._listener.on_error(topics_denied(self._options, self._denied_topics(error)))
-        elif error.code() != self._logged_code or self._log_pace.due():
-            self._logged_code = error.code()
-            self._log_pace.wait()
+        elif self._logged.setdefault(str(error), Pace(self._clock, _LOG_INTERVAL_S)).due():
             if error.code() in _PASSING:
                 LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
             else:

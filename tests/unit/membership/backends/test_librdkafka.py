@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -177,6 +178,23 @@ def test_a_full_group_is_reported_every_30_s(caplog: pytest.LogCaptureFixture) -
         bed.clock.advance(1.5)
     assert caplog.text.count("maximum size") == 3
     assert bed.listener.errors == []
+
+
+def test_each_error_is_reported_every_30_s(caplog: pytest.LogCaptureFixture) -> None:
+    """Errors of two topics have the same code, and the client reports each of them once. Others may take turns."""
+    caplog.set_level(logging.INFO)
+    bed = Bed()
+    errors = [
+        KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "Subscribed topic not available: orders: Broker: Unknown topic"),
+        KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "Subscribed topic not available: refunds: Broker: Unknown topic"),
+        KafkaError(KafkaError.GROUP_MAX_SIZE_REACHED, "Consumer group has reached maximum size"),
+    ]
+    for number in range(30):
+        bed.client.poll = lambda _, at=number: SimpleNamespace(error=lambda: errors[at % 3])  # type: ignore[assignment, misc]
+        bed.group.poll()
+        bed.clock.advance(0.9)
+    for name in ("orders", "refunds", "maximum size"):
+        assert caplog.text.count(name) == 1
 
 
 # --- a topic that the client may not read
