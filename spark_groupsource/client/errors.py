@@ -72,8 +72,8 @@ class TransportState:
         self._login = login
         self._clock = clock or SystemClock()
         self.text = ""
-        # Whether the text is about a quota.
-        self._delayed = False
+        # If the text is about a quota: its broker, and when the delay is over.
+        self._delayed: tuple[int, float] | None = None
         self._reported_s = 0.0
         # Whether the brokers have ever accepted the credentials.
         self._accepted = False
@@ -87,7 +87,7 @@ class TransportState:
         text = error.str() or ""
         self._reported_s = self._clock.monotonic_s()
         if self._delayed:
-            self.throttled(0, 0.0)
+            self.text, self._delayed = "", None
         if self._refuses(error.code(), text):
             self._last_s = self._reported_s
             if not self.authentication_failed:
@@ -105,10 +105,19 @@ class TransportState:
         return {"error_cb": self, "throttle_cb": lambda event: self.throttled(event.broker_id, event.throttle_time)}
 
     def throttled(self, broker: int, delay_s: float) -> None:
-        """Store that a quota delays this client; a delay of 0 ends that. An error is the better reason."""
-        if self._delayed or not self.text:
-            self._delayed = delay_s > 0
-            self._reported_s = self._clock.monotonic_s()
+        """Store that a quota delays this client; a delay of 0 ends that. An error is the better reason.
+
+        Guards against:
+        1. A quota delays the answer of a broker by 20 s. Another broker answers without a delay.
+        2. The client reports a delay of 0 once, for the broker that answers first.
+        3. The wait for the delayed broker would have no reason.
+        """
+        if self.text and self._delayed is None:
+            return
+        now_s = self._clock.monotonic_s()
+        delayed, until_s = self._delayed or (broker, now_s)
+        if broker == delayed or now_s + delay_s >= until_s:
+            self._reported_s, self._delayed = now_s, (broker, now_s + delay_s) if delay_s > 0 else None
             self.text = f"a quota delays this client, by {delay_s:.1f} s on broker {broker}" if self._delayed else ""
 
     def _refuses(self, code: int, text: str) -> bool:
@@ -124,8 +133,9 @@ class TransportState:
         2. Hours later a quota slows the client down.
         3. The refused connection would be reported as the reason.
         """
-        if self._clock.monotonic_s() - self._reported_s > _OVER_S:
-            self.text, self._delayed = "", False
+        now_s = self._clock.monotonic_s()
+        if now_s > (self._reported_s + _OVER_S if self._delayed is None else self._delayed[1]):
+            self.text, self._delayed = "", None
         self._accepted, self.authentication_failed, self._clear = True, False, False
 
     @property

@@ -277,12 +277,24 @@ def test_a_quota_is_a_reason_until_it_ends_or_there_is_an_error() -> None:
         assert transport.text == "2/2 brokers are down"
 
 
-def test_a_quota_that_is_long_over_is_no_reason() -> None:
+def test_a_quota_of_one_broker_is_a_reason_until_its_delay_is_over() -> None:
+    """The client reports a delay of 0 once, for the broker that answers first. The delayed one has not answered yet."""
     clock = ManualClock()
     transport = TransportState(None, clock)
-    transport.throttled(3, 1.0)
-    clock.advance(61)
+    transport.throttled(3, 20.0)
+    for broker, delay_s in ((1, 0.0), (2, 0.5)):
+        clock.advance(5)
+        transport.throttled(broker, delay_s)
+        transport.worked()
+        assert transport.text == "a quota delays this client, by 20.0 s on broker 3"
+    clock.advance(11)
     transport.worked()
+    assert transport.text == ""
+    for broker, delay_s in ((3, 1.0), (1, 5.0)):
+        transport.throttled(broker, delay_s)
+    assert transport.text == "a quota delays this client, by 5.0 s on broker 1"
+    clock.advance(6)
+    transport.throttled(2, 0.0)
     assert transport.text == ""
 
 
