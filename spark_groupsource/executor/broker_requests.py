@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from spark_groupsource.client.errors import not_authenticated, topics_denied
+from spark_groupsource.client.errors import lacking_resources, not_authenticated, topics_denied
 from spark_groupsource.client.tokens import provider_recovers
 from spark_groupsource.executor.clients.port import (
     FetchClient,
@@ -55,6 +55,17 @@ class BrokerRequests:
         # R66: refused, and nothing was answered since
         if self.refused and not provider_recovers(self.options.token_login):
             raise not_authenticated(self.options, self.refused)
+
+    def check_resources(self) -> None:
+        """Raise `KafkaUnavailableError` if nothing comes because the client has no thread for a broker.
+
+        Guards against:
+        1. A client gets no thread for one of many brokers.
+        2. A task reads partitions of the others. Their records take a moment to arrive.
+        3. The task, and with it the query, would have failed for nothing.
+        """
+        if error := lacking_resources(self.reason):
+            raise error
 
     def request_new_leaders(self, topics: frozenset[str]) -> None:
         """Request the leaders of topics that are new to this client, without waiting for its timer.

@@ -206,6 +206,7 @@ class _Reading:
             if not self._wait_logged:
                 self._wait_logged = True
                 _log_waiting(consumer, self._unfinished[0], self._stall_timeout_s)
+            consumer.requests.check_resources()
             self._access_checked = self._access_checked or consumer.check_access(self._unfinished)
             # R66: nothing has come for 5 s
             consumer.requests.check_identity()

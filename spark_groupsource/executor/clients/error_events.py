@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from spark_groupsource.client.errors import NO_TOPIC, TransportState, lacking_resources
+from spark_groupsource.client.errors import NO_TOPIC, TransportState
 from spark_groupsource.client.settings import EXECUTOR_ROLE, assigned_consumer_settings
 from spark_groupsource.executor.clients.port import (
     MESSAGE_BYTES,
@@ -86,13 +86,8 @@ def _number(settings: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def trouble(transport: TransportState, fallback: str = "") -> FetchedItem | None:
-    """Return the known reason why nothing arrives, None if there is none.
-
-    Raises `KafkaUnavailableError` if no time can help: the client has no thread for a broker.
-    """
+    """Return the known reason why nothing arrives, None if there is none."""
     text = transport.text or fallback
-    if error := lacking_resources(text):
-        raise error
     return Trouble(text, refused=transport.authentication_failed) if text else None
 
 

@@ -678,6 +678,31 @@ def test_a_quota_is_the_reason_of_a_silence() -> None:
         bed.read(R0)
 
 
+# --- no thread for a broker
+
+
+def lack_a_thread(bed: Bed) -> None:
+    bed.client.error_cb(KafkaError(KafkaError._CRIT_SYS_RESOURCE, "Unable to create broker thread"))
+    bed.client.error_cb(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+
+
+def test_a_client_without_a_thread_for_a_broker_reads_from_the_others() -> None:
+    bed = Bed(records(0, 10), [], records(0, 11), [], records(0, 12))
+    bed.client.before.extend([lambda: lack_a_thread(bed)])
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
+
+
+def test_a_task_that_waits_for_a_broker_without_a_thread_ends_before_the_deadline() -> None:
+    """It would get no record of this broker, however long it waits."""
+    bed = Bed(records(0, 10))
+    bed.client.before.extend([lambda: None, lambda: lack_a_thread(bed)])
+    with pytest.raises(KafkaUnavailableError) as raised:
+        bed.read(R0, R1)
+    assert raised.value.condition is errors.CLIENT_LACKS_RESOURCES
+    assert raised.value.condition.may_pass
+    assert 5.0 <= bed.clock.now_s - 1000.0 < 7.0
+
+
 # --- identity
 
 
