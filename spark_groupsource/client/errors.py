@@ -112,10 +112,10 @@ class TransportState:
         2. The client reports a delay of 0 once, for the broker that answers first.
         3. The wait for the delayed broker would have no reason.
         """
-        if self.text and self._delayed is None:
+        known, now_s = self._delayed, self._clock.monotonic_s()
+        if self.text and known is None:
             return
-        now_s = self._clock.monotonic_s()
-        delayed, until_s = self._delayed or (broker, now_s)
+        delayed, until_s = known or (broker, now_s)
         if broker == delayed or now_s + delay_s >= until_s:
             self._reported_s, self._delayed = now_s, (broker, now_s + delay_s) if delay_s > 0 else None
             self.text = f"a quota delays this client, by {delay_s:.1f} s on broker {broker}" if self._delayed else ""
@@ -133,8 +133,9 @@ class TransportState:
         2. Hours later a quota slows the client down.
         3. The refused connection would be reported as the reason.
         """
-        now_s = self._clock.monotonic_s()
-        if now_s > (self._reported_s + _OVER_S if self._delayed is None else self._delayed[1]):
+        # Read once: a client that closes on a thread of its own calls, too.
+        delayed = self._delayed
+        if self._clock.monotonic_s() > (delayed[1] if delayed else self._reported_s + _OVER_S):
             self.text, self._delayed = "", None
         self._accepted, self.authentication_failed, self._clear = True, False, False
 
