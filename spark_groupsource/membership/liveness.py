@@ -75,18 +75,15 @@ class MembershipProof:
         3. It goes on with an old answer.
         """
         machine = self._machine
-        if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched():
+        if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched() or not self._pace.due():
             return
-        proof = machine.proof()
-        if not proof:
+        # R67: nothing is committed below what another member has
+        is_newest = not self._options.assigned_by_id or self._is_newest()
+        # Also without an answer: the wait for it is no new silence.
+        self.measure_gap_s()
+        if is_newest and not (proof := machine.proof()):
             machine.proven = True
-        elif self._pace.due():
-            # R67: nothing is committed below what another member has
-            is_newest = not self._options.assigned_by_id or self._is_newest()
-            # Also without an answer: the wait for it is no new silence.
-            self.measure_gap_s()
-            if not is_newest:
-                return
+        elif is_newest:
             result = self._commit(proof)
             reach("before-proof-answer", self._options.client_id)
             # R67: a slower answer proves nothing
@@ -103,7 +100,7 @@ class MembershipProof:
         2. It goes on. Its proof is of the group's epoch, so it is accepted: the group's offset goes back.
         """
         owned = self._machine.owned_partitions()
-        found = self._port.fetch_offsets(owned, _FETCH_TIMEOUT_S)
+        found = self._port.fetch_offsets(owned, _FETCH_TIMEOUT_S) if owned else {}
         is_passed = self._machine.is_passed(found)
         if is_passed:
             self._join_again()

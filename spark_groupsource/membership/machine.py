@@ -446,16 +446,18 @@ class MemberMachine:
     def is_passed(self, fetched: Mapping[TopicPartition, GroupOffset]) -> bool:
         """Return whether the group, with these offsets of owned partitions, is beyond all that is known here.
 
-        Another member reads on then. An offset of another topic id may be a late commit of a deleted topic.
+        Another member reads on then, or has begun to read. An offset of another topic id may be a late commit of a
+        deleted topic.
         """
 
-        def passes(group: GroupOffset, known: CommitItem) -> bool:
+        def passes(group: GroupOffset, known: CommitItem | None) -> bool:
+            if group.offset is None or known is None:
+                return group.offset is not None
             mine, theirs = parse_metadata(known.metadata), parse_metadata(group.metadata)
             is_same = mine is None or theirs is None or same_topic(mine.topic_id, theirs.topic_id)
-            return group.offset is not None and group.offset > known.offset and is_same
+            return group.offset > known.offset and is_same
 
-        known = {partition: self._pending(partition) or self._held(partition) for partition in fetched}
-        return any(item is not None and passes(fetched[partition], item) for partition, item in known.items())
+        return any(passes(group, self._pending(p) or self._held(p)) for p, group in fetched.items())
 
     @property
     def flight(self) -> FlightBatch | None:

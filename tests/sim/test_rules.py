@@ -934,6 +934,28 @@ def test_r67_a_proof_moves_no_offset_back() -> None:
     assert script.world.coverage["event doubted"] > 0
 
 
+@pytest.mark.rule("R67")
+def test_r67_a_start_position_moves_no_offset_back() -> None:
+    """1. q1 joins a new group; its heartbeat that reports no partition yet is read late. 2. q2 joins, is given
+    refunds-0, and reads it. 3. q1 was stopped before it stored its start there. It has nothing else to prove."""
+    script = Script(26, queries=2, protocol="kip848", session_s=12.0, topics=(("orders", 1), ("refunds", 1)))
+    receive = script.group.receive
+
+    def late(client_id: str, request: Any, reply: Callable[[Any], None]) -> None:
+        is_late = client_id == "q1" and isinstance(request, ConsumerHeartbeat) and request.epoch > 0
+        wait_s = 1.5 if is_late and request.owned == frozenset() else 0.0
+        script.world.after(wait_s, lambda: receive(client_id, request, reply))
+
+    script.group.receive = late  # type: ignore[method-assign]
+    script.on(0.0, script.writes(10), script.writes(10, "refunds"))
+    script.when(lambda: script.world.coverage["event assigned"] == 1, script.starts("q2"))
+    script.at_place("before-start-positions", "q1", script.pauses("q1", 5.0))
+    for moment in (3.0, 4.0, 5.0, 6.0, 7.0, 8.0):
+        script.on(moment, script.writes(3), script.writes(3, "refunds"))
+    assert script.judged() == []
+    assert script.world.coverage["event doubted"] > 0
+
+
 @pytest.mark.rule("R81")
 def test_r81_a_recreated_topic_is_not_read_under_the_old_assignment() -> None:
     """1. q1 does not hear that the topic is recreated. 2. q2, which is fresh, is assigned a partition of it."""

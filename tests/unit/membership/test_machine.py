@@ -522,6 +522,8 @@ def test_others_have_passed_what_is_known_here() -> None:
     assert machine.is_passed({P0: GroupOffset(15, "")})
     assert not machine.is_passed({P0: GroupOffset(10, "")})
     assert not machine.is_passed({P0: GroupOffset(None)})
+    assert joined((0, None)).is_passed({P0: GroupOffset(0, "")})
+    assert not joined((0, None)).is_passed({P0: GroupOffset(None)})
     complete(machine, batch)
     assert not machine.is_passed({P0: GroupOffset(20, "")})
     assert machine.is_passed({P0: GroupOffset(21, "")})
