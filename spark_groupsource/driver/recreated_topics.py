@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.context import QueryContext
-from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, metadata_of
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 
 LOG = logging.getLogger(__name__)
@@ -134,6 +134,4 @@ class RecreatedTopics:
 
 def _was_replaced(held: GroupOffset, found: GroupOffset) -> bool:
     """Return whether the group has no offset any more, or one of another topic id."""
-    own, other = metadata_of(held), metadata_of(found)
-    replaced = own is not None and other is not None and not same_topic(own.topic_id, other.topic_id)
-    return found.offset is None or replaced
+    return found.offset is None or of_another_topic(held, found)

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_groupsource.membership.events import DrainOutcome, FlightBatch, GroupEvent, HandOver, Partitions
-from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, overruled, parse_metadata
-from spark_groupsource.model.offsets import SourceOffset, TopicPartition, same_topic
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic, overruled
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
 
 def _is_behind(group: GroupOffset, item: CommitItem) -> bool:
@@ -453,9 +453,7 @@ class MemberMachine:
         def passes(group: GroupOffset, known: CommitItem | None) -> bool:
             if group.offset is None or known is None:
                 return group.offset is not None
-            mine, theirs = parse_metadata(known.metadata), parse_metadata(group.metadata)
-            is_same = mine is None or theirs is None or same_topic(mine.topic_id, theirs.topic_id)
-            return group.offset > known.offset and is_same
+            return group.offset > known.offset and not of_another_topic(known, group)
 
         return any(passes(group, self._pending(p) or self._held(p)) for p, group in fetched.items())
 

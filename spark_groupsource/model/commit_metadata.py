@@ -354,10 +354,10 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
     return not same_topic(held.topic_id, own.topic_id) or newer(held.reset, own.reset)
 
 
-def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:
-    """Return whether the item's topic was deleted and recreated under the same name before the newer item."""
-    old, new = parse_metadata(item.metadata), parse_metadata(newer_item.metadata)
-    return old is not None and new is not None and not same_topic(old.topic_id, new.topic_id)
+def of_another_topic(one: CommitItem | GroupOffset, other: CommitItem | GroupOffset) -> bool:
+    """Return whether two offsets of a partition are of topics with different ids, as far as both ids are known."""
+    own, theirs = parse_metadata(one.metadata), parse_metadata(other.metadata)
+    return own is not None and theirs is not None and not same_topic(own.topic_id, theirs.topic_id)
 
 
 def _parse(value: object, version: int) -> CommitMetadata | None:

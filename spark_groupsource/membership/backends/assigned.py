@@ -117,7 +117,7 @@ class AssignedPartitions(LibrdkafkaGroup):
             return False
         if held == self._own.get(item.partition):
             return False
-        return not of_another_topic(CommitItem(item.partition, held.offset, held.metadata), item)
+        return not of_another_topic(held, item)
 
     def _report(self, result: CommitResult) -> None:
         super()._report(self._checked(result))
