@@ -51,6 +51,7 @@ from spark_groupsource.planning.start_position import (
     StartDecision,
     Takeover,
     basis_without_offset,
+    began_with_earliest,
     decide_start,
     initial_topics,
     is_initial,
@@ -388,7 +389,7 @@ class StartPositions:
         elif decision.basis is Basis.LINEAGE and group is not None and group.offset is not None:
             # The query began there: the batch that ran again has followed the other program.
             position = group.offset
-        if self._options.starting.is_earliest:
+        if self._options.starting.is_earliest or began_with_earliest(facts.pins):
             return Pin(position, info.partition_count)
         if not is_initial(decision, group, facts.pinned):
             # Without this topic in the pin, its other partitions start at their beginning, too.

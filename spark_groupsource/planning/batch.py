@@ -35,29 +35,35 @@ class Backlog:
         return max(0, self.end - self.position)
 
 
-def divide_limit(sizes: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, int]:
+def divide_limit(sizes: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
     """Divide `limit` in proportion to `sizes`. No share exceeds its size, and the sum is at most `limit`.
 
     As in Spark's own source (`KafkaMicroBatchStream.rateLimit`), a share is rounded down but is at least 1, so that a
     small partition next to a large one is not starved. Spark's source exceeds the limit with many small partitions.
+    Here partitions take turns if `limit` is too small for all of them: `turn` decides which ones are next.
     """
     total = sum(sizes.values())
     if limit is None or limit >= total:
         return dict(sizes)
     shares = {partition: max(1, limit * size // total) if size > 0 else 0 for partition, size in sizes.items()}
-    return shares if sum(shares.values()) <= limit else _divide_exactly(sizes, limit)
+    if sum(shares.values()) <= limit:
+        return shares
+    waiting = sorted(partition for partition, size in sizes.items() if size > 0)
+    if limit < len(waiting):
+        first = turn % len(waiting)
+        return dict.fromkeys(sizes, 0) | dict.fromkeys((waiting[first:] + waiting[:first])[:limit], 1)
+    return _divide_exactly(sizes, limit)
 
 
 def _divide_exactly(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Divide exactly `limit` (largest remainder), if shares of at least 1 would exceed it."""
+    """Divide exactly `limit` (largest remainder), at least 1 to each, if rounded shares would exceed it."""
     waiting = {partition: size for partition, size in sizes.items() if size > 0}
-    base = 1 if len(waiting) <= limit else 0
-    spare, weight = limit - base * len(waiting), sum(waiting.values()) - base * len(waiting)
+    spare, weight = limit - len(waiting), sum(waiting.values()) - len(waiting)
     shares = dict.fromkeys(sizes, 0)
     remainders = []
     for partition, size in sorted(waiting.items()):
-        extra, remainder = divmod(spare * (size - base), weight)
-        shares[partition] = base + extra
+        extra, remainder = divmod(spare * (size - 1), weight)
+        shares[partition] = 1 + extra
         remainders.append((-remainder, partition))
     left = limit - sum(shares.values())
     for _, partition in sorted(remainders)[:left]:
@@ -95,8 +101,12 @@ def within_bytes(
 
 
 def plan_ranges(backlogs: Mapping[TopicPartition, Backlog], limit: int | None) -> tuple[OffsetRange, ...]:
-    """Return one range per partition; the range is empty if there is nothing to read."""
-    shares = divide_limit({partition: backlog.size for partition, backlog in backlogs.items()}, limit)
+    """Return one range per partition; the range is empty if there is nothing to read.
+
+    Each batch moves the sum of the positions on by its size, so partitions that take turns go on where it has ended.
+    """
+    turn = sum(backlog.position for backlog in backlogs.values())
+    shares = divide_limit({partition: backlog.size for partition, backlog in backlogs.items()}, limit, turn)
     return tuple(
         OffsetRange(
             partition,

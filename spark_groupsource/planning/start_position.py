@@ -51,7 +51,7 @@ class Basis(Enum):
     GROUP = "the group's committed offset"
     LINEAGE = "this lineage's own completed end"
     STARTING_POSITION = "startingOffsets, or a related option: it existed when the group began, or that is not known"
-    BEGINNING = "the partition's beginning, because its topic was created after the group began"
+    BEGINNING = "the partition's beginning: its topic is newer than the group, or the group began with earliest"
     FIRST_OFFSET = "offset 0, because the partition was created after the group began"
     FORGOTTEN = "the partition's beginning, because the group has forgotten how far it was read"
 
@@ -187,10 +187,24 @@ def basis_without_offset(
         return Basis.FORGOTTEN
     # If no pin names topics, a topic that is new to a query that has read others appeared later.
     no_pin_names_topics = all(pin.known_topics is None for pin in pins.values())
-    if known and not (no_pin_names_topics and memory.has_read and memory.topic_id is None):
-        return Basis.STARTING_POSITION
-    # A topic that a pattern matched and no pin names was created since, as in Spark's own source.
-    return Basis.FIRST_OFFSET if memory.by_pattern else Basis.BEGINNING
+    if not known or (no_pin_names_topics and memory.has_read and memory.topic_id is None):
+        # A topic that a pattern matched and no pin names was created since, as in Spark's own source.
+        return Basis.FIRST_OFFSET if memory.by_pattern else Basis.BEGINNING
+    # R4: startingOffsets may have been changed since
+    return Basis.BEGINNING if not of_topic and began_with_earliest(pins) else Basis.STARTING_POSITION
+
+
+def began_with_earliest(pins: Mapping[TopicPartition, Pin]) -> bool:
+    """Return whether the group began with `startingOffsets=earliest`: only then do its pins name no topics.
+
+    A topic without an offset starts at its beginning in such a group, whatever the options say now.
+
+    Guards against:
+    1. A group begins with "earliest". Its queries start again with "latest".
+    2. Meanwhile a topic was created that its pattern matches.
+    3. A query that has read nothing gets it: by "latest" it would skip the topic's first records.
+    """
+    return bool(pins) and all(pin.known_topics is None for pin in pins.values())
 
 
 def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -> bool:

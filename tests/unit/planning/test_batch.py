@@ -96,6 +96,20 @@ def test_shares_do_not_depend_on_the_order_of_partitions() -> None:
 # --- plan_ranges
 
 
+@pytest.mark.parametrize("limit", [1, 7, 10, 48, 49, 50])
+def test_a_partition_that_grows_faster_than_the_limit_starves_no_other(limit: int) -> None:
+    """A limit below the number of partitions: those of one record each are read, in turns."""
+    partitions = [tp(n) for n in range(50)]
+    backlogs = {partition: Backlog(1000, 1001) for partition in partitions}
+    for _ in range(-(-50 // limit)):
+        hot = backlogs[P0]
+        backlogs[P0] = Backlog(hot.position, hot.end + 10 * limit)
+        plan = plan_ranges(backlogs, limit)
+        assert 0 < sum(map(len, plan)) <= limit
+        backlogs = {item.partition: Backlog(item.end, backlogs[item.partition].end) for item in plan}
+    assert [p for p, backlog in backlogs.items() if backlog.size and p != P0] == []
+
+
 def test_a_plan_has_one_range_per_partition_even_an_empty_one() -> None:
     plan = plan_ranges({P1: Backlog(7, 7, 2), P0: Backlog(100, 200, 3)}, None)
     assert plan == (OffsetRange(P0, 100, 200, 3), OffsetRange(P1, 7, 7, 2))

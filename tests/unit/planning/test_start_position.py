@@ -212,9 +212,12 @@ def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("
         # another topic: known then, unknown then, and too many topics to tell
         (tp(0, "refunds"), pins((tp(0), 4), known=("orders", "refunds")), Basis.STARTING_POSITION),
         (tp(0, "refunds"), pins((tp(0), 4)), Basis.BEGINNING),
-        (tp(0, "refunds"), pins((tp(0), 4), known=None), Basis.STARTING_POSITION),
         (tp(0, "refunds"), {tp(0): Pin(7, 4, TOO_MANY)}, Basis.BEGINNING),
         (tp(1), {tp(0): Pin(7, 4, TOO_MANY)}, Basis.BEGINNING),
+        # a group that began with "earliest"
+        (tp(0, "refunds"), pins((tp(0), 4), known=None), Basis.BEGINNING),
+        (tp(3), pins((tp(0), 4), known=None), Basis.STARTING_POSITION),
+        (tp(4), pins((tp(0), 4), known=None), Basis.FIRST_OFFSET),
         # found after partitions that were added to the first topic: their pins know it
         (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(4), 5), known=("orders", "refunds")), Basis.BEGINNING),
         # a topic that appeared later, one of its partitions is pinned already; and one that it grew by
@@ -272,7 +275,7 @@ def test_what_the_group_has_forgotten_is_not_new(
         # no pin tells which topics there were: one that is new to a checkpoint that has read others
         ({}, Memory(has_read=True), Basis.BEGINNING),
         (pins((tp(0, "refunds"), 1), known=None), Memory(has_read=True), Basis.BEGINNING),
-        (pins((tp(0, "refunds"), 1), known=None), Memory(), Basis.STARTING_POSITION),
+        (pins((tp(0, "refunds"), 1), known=None), Memory(), Basis.BEGINNING),
         # nobody has named it
         ({}, Memory(has_read=True, by_pattern=True), Basis.FIRST_OFFSET),
         (pins((tp(0, "refunds"), 1), known=("refunds",)), Memory(by_pattern=True), Basis.FIRST_OFFSET),
