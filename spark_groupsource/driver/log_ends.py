@@ -26,7 +26,7 @@ class LogWatch:
     - `ends`: the ends of the logs that the last plan could read from, also those beyond the AvailableNow targets.
 
     An idle trigger costs one request; every `IDS_AGE_S` seconds it costs a survey, too. A trigger with records costs
-    three, sent at once. A further batch of a backlog costs none while the last survey can fill it.
+    three: the ends, then two at once. A further batch of a backlog costs none while the last survey can fill it.
     """
 
     def __init__(self, cluster: ClusterPort, clock: Clock, max_delay_s: float = 0.0) -> None:

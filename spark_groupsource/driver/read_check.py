@@ -32,7 +32,7 @@ COUNTS_S = 2 * CONFIRM_S
 class _Batch:
     """A completed batch: where it ended, and the ranges that executors have read.
 
-    - `certain`: when an answer with the topics' ids proves that they were the same.
+    - `certain`: from when on a request for the topics' ids proves that they were the same.
     - `counts`: until when a loss counts. Later it may well be one of after the batch.
     - `earlier`: whether an earlier run of the query has completed it, and may have checked it. It counts nothing.
     - `removed_checked`: whether the beginnings of its logs were checked.
@@ -86,8 +86,9 @@ class ReadCheck:
 
     def check(self, *, last: bool = False) -> None:
         """Check the batches if one is due; report what may have been skipped. `last`: the query ends, all are due."""
-        due = any(last or not batch.removed_checked or batch.certain.expired() for batch in self._batches)
-        if not due:
+        # R92: by the time of the request; those of the logs' beginnings may take long
+        certain = [batch.certain.expired() for batch in self._batches]
+        if not (any(certain) or any(last or not batch.removed_checked for batch in self._batches)):
             return
         described = self._describe(
             {topic for batch in self._batches for topic in batch.ids}, Known.of(self._batches[-1].end)
@@ -95,7 +96,7 @@ class ReadCheck:
         ids = {topic: info.topic_id for topic, info in described.items()}
         self._state.saw_ids(ids)
         kept = []
-        for batch in self._batches:
+        for batch, is_certain in zip(self._batches, certain, strict=True):
             others = {topic for topic, topic_id in batch.ids.items() if not same_topic(ids.get(topic), topic_id)}
             doubtful = {topic for topic in others & ids.keys() if not last and not self._state.confirmed([topic])}
             counts = not batch.counts.expired()
@@ -112,6 +113,6 @@ class ReadCheck:
             batch.removed_checked, batch.seen = True, batch.seen | (batch.ids.keys() - others)
             batch.ranges = tuple(item for item in batch.ranges if item.partition.topic not in others - doubtful)
             # R92: until an answer proves that the topics are the same
-            if batch.ranges and (doubtful or not batch.certain.expired()):
+            if batch.ranges and (doubtful or not is_certain):
                 kept.append(batch)
         self._batches = kept

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
-from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
+from spark_groupsource.cluster.port import CONFIRM_S, LogEnd, TopicInfo
 from spark_groupsource.driver.query_state import SHORT_S
 from spark_groupsource.driver.read_check import COUNTS_S
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.membership.stopping import StopCause, member_left
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options.model import NextTrigger
 from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, flat, lossy, ranges
 from tests.unit.fakes import (
@@ -231,6 +232,27 @@ def test_p8_one_answer_with_the_former_id_proves_nothing(caplog: pytest.LogCaptu
         bed.session.latest_offset(end)
     assert caplog.text.count("orders-0 [0, 5), orders-1 [0, 7): the topic was deleted or recreated between") == 1
     assert bed.session._metrics.records_lost == 0, "nor does it prove that something was skipped"
+
+
+@pytest.mark.rule("R92")
+def test_p8_an_answer_proves_nothing_later_than_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    """1. The broker that is asked for the ids lags behind. 2. The one that is asked for the beginnings is slow."""
+    bed = Bed(failOnDataLoss="false", startingOffsets="earliest")
+    _, end = batch_given_out(bed)
+    log_offsets = bed.cluster.log_offsets
+
+    def slow(*args: Any, **options: Any) -> dict[TopicPartition, LogEnd | None]:
+        bed.clock.advance(CONFIRM_S + 2.0)
+        return log_offsets(*args, **options)
+
+    bed.cluster.log_offsets = slow  # type: ignore[method-assign]
+    bed.session.latest_offset(end)
+    bed.cluster.log_offsets = log_offsets  # type: ignore[method-assign]
+    bed.recreate(p0=0, p1=0)
+    for _ in range(4):
+        bed.clock.advance(1.5)
+        bed.session.latest_offset(end)
+    assert caplog.text.count("orders-0 [0, 5), orders-1 [0, 7): the topic was deleted or recreated between") == 1
 
 
 def test_a_batch_is_checked_until_its_topics_are_proven() -> None:
