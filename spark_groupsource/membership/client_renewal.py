@@ -35,14 +35,24 @@ class ClientRenewal:
         self._options, self._port, self._report = member.options, member.port, member.report
         self._clock, self._length, self._serve_commands = member.clock, member.length, member.serve_commands
         self._may_leave = may_leave
-        # The deadline by which the old session must have ended.
+        # The deadline by which the old session must have ended, and the time of the last refusal.
         self._unreleased: Deadline | None = None
+        self._refused_s = 0.0
         self.due = False
 
     def unreleased(self) -> None:
-        """Start the wait for the end of the old session. The time counts from the first refusal on."""
+        """Start the wait for the end of the old session. The time counts from the first refusal on.
+
+        Guards against:
+        1. A static member is killed, and starts again. Its new client waits for the end of the old session.
+        2. It joins then, but the answers are lost: it does not know that. The coordinator fences it.
+        3. Its next client must wait for the end of that second session. The time for the first one is over.
+        """
         self.due = True
-        if self._unreleased is None:
+        now_s = self._clock.monotonic_s()
+        # A dead session does not outlive a refusal by more than its timeout: a later one is about another session.
+        is_another, self._refused_s = now_s - self._refused_s > self._length.longest_s, now_s
+        if self._unreleased is None or is_another:
             wait_s = self._length.longest_s + UNRELEASED_MARGIN_S
             self._report.waits_for_instance_id(self._options.instance_id, wait_s)
             self._unreleased = Deadline(self._clock, wait_s)

@@ -225,8 +225,7 @@ class Committer:
         1. The connection to the coordinator is cut while a handover commits. Without a second try the batch is
            repeated.
         2. With tries without end, the whole group would wait for this member.
-        3. A batch completes between two tries. If the old offsets were sent after the new ones, the offset would go
-           back.
+        3. A batch completes between two tries. With the old offsets, the next owner would repeat it.
 
         Guards against (rule R85):
         1. A member of a classic group drains a long batch, because another one has joined.

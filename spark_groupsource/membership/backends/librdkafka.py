@@ -24,7 +24,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from spark_groupsource import errors
 from spark_groupsource.client.answers import decoded_offsets
 from spark_groupsource.client.errors import TransportState, kafka_error, map_error, map_group_error, topics_denied
-from spark_groupsource.client.settings import base_settings, creating_client
+from spark_groupsource.client.settings import creating_client, librdkafka_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline, Pace, SystemClock
 from spark_groupsource.errors import MembershipError
@@ -185,7 +185,7 @@ class LibrdkafkaGroup:
         """See `GroupPort`."""
         self._listener = listener
         self._life, self._held_as, self._lost_answers = _Life.OPENED, "", 0
-        settings = base_settings(self._options, "member") | {
+        settings = librdkafka_settings(self._options, "member") | {
             "group.id": self._options.group_id,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

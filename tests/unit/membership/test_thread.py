@@ -1269,6 +1269,20 @@ def test_a_static_member_does_not_wait_for_ever() -> None:
             bed.member.check()
 
 
+def test_a_static_member_waits_for_each_of_its_sessions() -> None:
+    """1. A client joins after the wait, and its answers are lost. 2. It is fenced: now its own session must end."""
+    with running(kafka__group__instance__id="one") as bed:
+        bed.refuse_the_first_client()
+        bed.clock.advance(1.0)
+        bed.group.wait_for("the second client", lambda: len(bed.group.named("open")) == 2)
+        bed.clock.advance(45.0 + UNRELEASED_MARGIN_S)
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("its end", lambda: len(bed.group.named("close")) == 2)
+        bed.clock.advance(1.0)
+        bed.group.wait_for("the third client", lambda: len(bed.group.named("open")) == 3)
+        bed.own((0, 10))
+
+
 @pytest.mark.rule("R72")
 def test_p5_a_client_that_has_become_another_member_is_recreated_and_commits_nothing() -> None:
     """The sequence: the commit of 20 is refused, because the member joins; its session ends, another member commits 50;
