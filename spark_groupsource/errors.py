@@ -271,7 +271,8 @@ GROUP_PROTOCOL_CONFLICT = Condition(
     "Group '{group}' has members that have no protocol in common with this one (kafka.group.protocol='{protocol}',"
     " kafka.partition.assignment.strategy='{strategy}'): {reason}",
     "give all members the same kafka.group.protocol and a strategy in common (option assignors), or use another"
-    " kafka.group.id; 'groupkafka group --group {group} ...' shows the members' protocols.",
+    " kafka.group.id (always if this one is a share group's); 'groupkafka group --group {group} ...' shows the members'"
+    " protocols.",
 )
 REMOTE_ASSIGNOR_UNKNOWN = Condition(
     "GROUPKAFKA.REMOTE_ASSIGNOR_UNKNOWN",

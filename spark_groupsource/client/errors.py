@@ -63,6 +63,7 @@ _OVER_S = 60.0
 class TransportState:
     """Keep the reason why the brokers could not be reached, because the error of a timeout does not contain it.
 
+    `accepted`: whether a request was ever answered.
     `login`: where the client has its tokens from, if it logs in with tokens. Its provider's failure is a reason, too.
     `text`: the last reason; empty if there is none, or if it is over. `authentication_failed`: whether a broker
     rejected the client's credentials, and no request was answered since.
@@ -75,8 +76,8 @@ class TransportState:
         # If the text is about a quota: its broker, and when the delay is over.
         self._delayed: tuple[int, float] | None = None
         self._reported_s = 0.0
-        # Whether the brokers have ever accepted the credentials.
-        self._accepted = False
+        # Whether the brokers have ever answered, so have accepted the credentials.
+        self.accepted = False
         self.authentication_failed = False
         # Since the last answer: whether credentials were clearly rejected; time of the first and last rejection.
         self._clear = False
@@ -122,7 +123,7 @@ class TransportState:
 
     def _refuses(self, code: int, text: str) -> bool:
         # Credentials were accepted before, so a connection that ends in a handshake means a broker that shuts down.
-        known = self._accepted and _CUT_OFF.search(text)
+        known = self.accepted and _CUT_OFF.search(text)
         return not known and (code in AUTHENTICATION or _TLS_ALERT.search(text) is not None)
 
     def worked(self) -> None:
@@ -137,7 +138,7 @@ class TransportState:
         delayed = self._delayed
         if self._clock.monotonic_s() > (delayed[1] if delayed else self._reported_s + _OVER_S):
             self.text, self._delayed = "", None
-        self._accepted, self.authentication_failed, self._clear = True, False, False
+        self.accepted, self.authentication_failed, self._clear = True, False, False
 
     @property
     def refused_for_good(self) -> bool:
@@ -151,7 +152,7 @@ class TransportState:
         if not self.authentication_failed:
             return False
         # R76: a first refusal may pass
-        return (self._clear and not self._accepted) or self._last_s - self._first_s >= _REFUSED_S
+        return (self._clear and not self.accepted) or self._last_s - self._first_s >= _REFUSED_S
 
 
 # The log of waits only, because command lines show it, too.
@@ -176,15 +177,17 @@ _PROTOCOL_CONFLICT = {
 }
 
 
-def likely_reason(options: SourceOptions, text: str) -> str:
+def likely_reason(options: SourceOptions, text: str, *, answered: bool = False) -> str:
     """Return a client's text, with the likely cause if brokers accept the client's connections and answer nothing.
 
     A listener with TLS or SASL closes those of a client without it. What is between (a proxy, a firewall) may keep them
-    open. The client reports neither.
+    open. The client reports neither. Brokers that have `answered` before do not expect another protocol: they hang.
     """
     protocol = options.client_settings.get("security.protocol", "plaintext").lower()
     if not _DOWN.fullmatch(text.strip()) or protocol not in _EXPECTS:
         return text
+    if answered:
+        return "connections are accepted, then closed or left without an answer, by brokers that have answered before"
     return (
         "connections are accepted, then closed or left without an answer; probably the listener does not expect"
         f" kafka.security.protocol={protocol} but {_EXPECTS[protocol]}; or a proxy or firewall is between"
@@ -258,7 +261,9 @@ class Patience:
     def __call__(self, reason: str = "") -> None:
         """Log a line if one is due: the request is not answered yet, or with this reason to repeat it."""
         if self._pace.due():
-            reason = reason or likely_reason(self._options, self._transport.text or "none")
+            reason = reason or likely_reason(
+                self._options, self._transport.text or "none", answered=self._transport.accepted
+            )
             servers = self._options.bootstrap_servers
             WAITING.warning("waiting for an answer from Kafka: servers=%s last_error=%s", servers, reason)
 
@@ -293,7 +298,7 @@ def map_error(
             errors.BROKER_UNREACHABLE,
             servers=servers,
             timeout_s=waited_s,
-            reason=likely_reason(options, transport.text or error.str()),
+            reason=likely_reason(options, transport.text or error.str(), answered=transport.accepted),
         )
     subscription = options.subscription
     if code in NO_TOPIC:

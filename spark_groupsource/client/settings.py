@@ -47,6 +47,10 @@ _MEMBER_SETTINGS = (
 FETCH_SETTINGS = r"fetch\..*|queued\..*|max\.partition\.fetch\.bytes|message\.max\.bytes"
 # librdkafka's default of `RECEIVED_SETTING`.
 _RECEIVED_BYTES = 100_000_000
+# How long a connection may take to be set up, login included, as in Kafka's Java clients: librdkafka's default of 30 s
+# is longer than the whole first contact (`CONTACT_TIMEOUT_S`). It tries the addresses of a name one after the other, in
+# random order.
+_SETUP_SETTING, _SETUP_MS = "socket.connection.setup.timeout.ms", 10_000
 _PASSWORDS = {"ssl.key.password", "ssl.keystore.password"}
 
 
@@ -68,6 +72,17 @@ def base_settings(options: SourceOptions, role: str) -> dict[str, Any]:
     return settings
 
 
+def librdkafka_settings(options: SourceOptions, role: str) -> dict[str, Any]:
+    """Return `base_settings` with what librdkafka alone has.
+
+    Guards against:
+    1. A broker's name has two addresses. One of them answers nothing, not even that the port is closed.
+    2. The client tries that one first, and for longer than the source waits for an answer.
+    3. The query ends, although the other address answers.
+    """
+    return {_SETUP_SETTING: _SETUP_MS} | base_settings(options, role)
+
+
 def _token_keeper(settings: dict[str, Any], login: TokenLogin, side: str) -> TokenKeeper:
     """Return the keeper of the tokens to log in with. Remove the settings that only a provider reads."""
     config = settings.pop("sasl.oauthbearer.config", None)
@@ -81,9 +96,9 @@ def _token_keeper(settings: dict[str, Any], login: TokenLogin, side: str) -> Tok
 
 
 def outsider_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:
-    """Return `base_settings` for a client that is no group member, without those whose names match `left_out`."""
+    """Return `librdkafka_settings` for a client that is no group member, without those whose names match `left_out`."""
     unfit = re.compile("|".join((_MEMBER_SETTINGS, *left_out)))
-    return {name: value for name, value in base_settings(options, role).items() if not unfit.fullmatch(name)}
+    return {name: value for name, value in librdkafka_settings(options, role).items() if not unfit.fullmatch(name)}
 
 
 def assigned_consumer_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:

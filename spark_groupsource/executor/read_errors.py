@@ -56,10 +56,19 @@ def misfit_error(item: Misfit) -> ReadError:
     return ReadError(item.condition, topic=topic, partition=partition, offset=item.offset, value=item.value_ms)
 
 
+_NO_REASON = (
+    "the Kafka client reported no reason (if kafka.isolation.level was changed to read_committed, an open transaction"
+    " may hold these records back)"
+)
+
+
 def stalled(item: OffsetRange, offset: int, timeout_s: float, reason: str) -> ReadError:
     """Return the error for a range without new records at `offset` for `timeout_s` seconds.
 
     `reason` is the last one that the client reported, empty if it reported none.
+
+    It reports none for a batch that was planned with read_uncommitted, is run again with read_committed, and ends
+    behind the start of an open transaction.
     """
     return ReadError(
         errors.READ_STALLED,
@@ -69,7 +78,7 @@ def stalled(item: OffsetRange, offset: int, timeout_s: float, reason: str) -> Re
         offset=offset,
         start=item.start,
         end=item.end,
-        reason=reason or "the Kafka client reported no reason",
+        reason=reason or _NO_REASON,
     )
 
 

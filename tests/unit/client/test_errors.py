@@ -574,6 +574,19 @@ def test_brokers_that_answer_nothing_without_a_reason_have_a_likely_one(
     assert found == text if likely is None else likely in found
 
 
+def test_brokers_that_have_answered_before_expect_no_other_protocol() -> None:
+    """They hang: a cluster that was paused for 5 minutes would be looked for behind TLS."""
+    options, transport = make_options(), TransportState(None)
+    down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
+    transport(down)
+    assert "but TLS or a login" in str(map_error(options, down, "ListOffsets", transport))
+    transport.worked()
+    transport(down)
+    found = str(map_error(options, down, "ListOffsets", transport))
+    assert "by brokers that have answered before" in found
+    assert "TLS" not in found
+
+
 @pytest.mark.parametrize(
     ("settings", "login", "principal"),
     [

@@ -8,8 +8,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from spark_groupsource import errors
-from spark_groupsource.client.errors import TransportState
-from spark_groupsource.client.settings import base_settings, creating_client, few_records_settings
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, TransportState
+from spark_groupsource.client.settings import (
+    base_settings,
+    creating_client,
+    few_records_settings,
+    librdkafka_settings,
+)
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.cluster.admin import admin_client
 from spark_groupsource.cluster.probe import Probe
@@ -92,6 +97,19 @@ def test_no_client_sends_metrics_if_the_user_turns_that_off() -> None:
     assert base_settings(options, "member")["enable.metrics.push"] == "false"
     assert few_records_settings(options, "probe")["enable.metrics.push"] == "false"
     assert reading_client_settings(options, MIB)["enable.metrics.push"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("given", "used_ms"), [({}, 10_000), ({"kafka.socket.connection.setup.timeout.ms": "9000"}, 9_000)]
+)
+def test_a_first_contact_tries_several_addresses_of_a_name(given: dict[str, str], used_ms: int) -> None:
+    """One that answers nothing takes that long; librdkafka's default, 30 s, is longer than the first contact."""
+    options = make_options(**given)
+    of_member, of_admin = librdkafka_settings(options, "member"), few_records_settings(options, "admin")
+    of_reader = reading_client_settings(options, MIB)
+    for settings in (of_member, of_admin, of_reader):
+        assert int(settings["socket.connection.setup.timeout.ms"]) == used_ms
+    assert used_ms < CONTACT_TIMEOUT_S * 1000
 
 
 def test_a_list_of_brokers_may_have_one_a_line() -> None:
