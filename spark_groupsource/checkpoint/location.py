@@ -35,6 +35,7 @@ _GCS_RETRY_LIMIT_S = 5
 _LONGEST_ERROR = 300
 _SHORT = 3
 
+_STORE = re.compile(r"[a-z0-9]+://|/+(dbfs|Volumes)(/|$)")
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
@@ -72,6 +73,17 @@ def location_to_open(location: str) -> str:
 def _as_hadoop_has_it(path: str) -> str:
     """Return a path without repeated slashes and without dots, as Hadoop's Path does."""
     return normpath(re.sub("/+", "/", path))
+
+
+def is_local(location: str) -> bool:
+    """Return whether a location needs no request to a store. Databricks' file system and volumes are stores, too.
+
+    A location of an unsupported form is none: the commit log's reader warns about it.
+    """
+    try:
+        return not _STORE.match(location_to_open(location))
+    except ValueError:
+        return False
 
 
 def has_generations(path: str) -> bool:

@@ -16,22 +16,15 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyarrow import fs
 
-from spark_groupsource.checkpoint.location import (
-    LOCATIONS,
-    has_generations,
-    location_to_open,
-    scrubbed,
-    shown_location,
-)
+from spark_groupsource.checkpoint.folder import TROUBLES, CheckpointFolder
+from spark_groupsource.checkpoint.location import LOCATIONS, location_to_open
 from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.model.names import first_names
 from spark_groupsource.model.offsets import Json, SourceOffset, parse_offset
@@ -41,10 +34,6 @@ LOG = logging.getLogger(__name__)
 # The batch in flight is in the newest entry, but a batch of another source may have logged our offset once more. A read
 # entry without our offset (the plan is not logged yet) is not read again.
 _NEWEST_ENTRIES = 5
-# pyarrow's errors: besides OSError, for instance if it was built without a file system, or a library is missing.
-TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
-
-
 # A line of an offset log v2. Source ids are numbers, or names that the query gives its sources.
 _NAMED_OFFSET = re.compile(r"([A-Za-z0-9_]+):(.*)", re.DOTALL)
 _NO_OFFSET = "-"
@@ -52,10 +41,6 @@ _NO_OFFSET = "-"
 _LONGEST_LAG_S = 60.0
 # Number of ends that a log line shows; the others are counted.
 _NAMED = 5
-# pyarrow reads these with libhdfs, which reads the JVM's options from an environment variable.
-_HADOOP = ("hdfs://", "viewfs://")
-_LIBHDFS_OPTIONS, _NO_SIGNALS = "LIBHDFS_OPTS", "-Xrs"
-_STORE = re.compile(r"[a-z0-9]+://|/+(dbfs|Volumes)(/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,85 +84,36 @@ def _json_or_none(text: str) -> object:
         return None
 
 
-def open_location(location: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a checkpoint location, and the path in it.
-
-    Raises ValueError for a location that cannot be read, and pyarrow's errors for one that cannot be reached.
-    """
-    target = location_to_open(location)
-    if "://" in target:
-        if target.startswith(_HADOOP):
-            _keep_signals_from_libhdfs()
-        filesystem, root = fs.FileSystem.from_uri(target)
-    else:
-        filesystem, root = fs.LocalFileSystem(), target
-    return filesystem, root.rstrip("/")
-
-
-def at_checkpoint(filesystem: fs.FileSystem, root: str) -> tuple[fs.FileSystem, str]:
-    """Return an opened location with the path of the query's checkpoint: the newest one of a pipeline's flow.
-
-    A user may have chosen such a path for the checkpoint of any query. Raises FileNotFoundError if there is none yet.
-    """
-    if not has_generations(root):
-        return filesystem, root
-    # Spark creates the folder before it starts the query.
-    generation = _newest_number(filesystem, root)
-    if generation is not None:
-        return filesystem, f"{root}/{generation}"
-    if file_exists(filesystem, f"{root}/metadata"):
-        return filesystem, root
-    raise FileNotFoundError("the pipeline has no checkpoint for this flow yet")
-
-
-def _keep_signals_from_libhdfs() -> None:
-    """Add -Xrs to LIBHDFS_OPTS, before libhdfs starts its JVM in this process.
-
-    Guards against:
-    1. The first check of an `hdfs:` location starts a JVM inside the reader process.
-    2. The JVM installs its own handler of SIGTERM.
-    3. A stop ends the process at once: the last batch is not committed, and the group waits for the member until its
-       session expires.
-    With -Xrs the JVM installs no signal handlers.
-    """
-    given = os.environ.get(_LIBHDFS_OPTIONS, "")
-    if _NO_SIGNALS not in given.split():
-        os.environ[_LIBHDFS_OPTIONS] = f"{given} {_NO_SIGNALS}".strip()
-
-
-def read_spark_checkpoint(
-    location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
-) -> SparkCheckpoint:
+def read_spark_checkpoint(folder: CheckpointFolder) -> SparkCheckpoint:
     """Read the progress of a query from its checkpoint, whatever its sources are.
 
     Raises ValueError, with a text for users, if the location cannot be read or has no checkpoint.
     """
     try:
-        filesystem, root = at_checkpoint(*open_location(location))
-        logged, completed = _newest_batches(filesystem, root)
+        logged, completed = folder.newest_batch("offsets"), folder.newest_batch("commits")
         if logged is None:
-            if filesystem.get_file_info(root).type is fs.FileType.NotFound:
+            if folder.infos("")[0].type is fs.FileType.NotFound:
                 raise FileNotFoundError("there is no such folder")
             raise FileNotFoundError("there is no checkpoint here in which a query has planned a batch")
         if completed is None:
-            sources = _initial_offsets(filesystem, root)
+            sources = _initial_offsets(folder)
         else:
-            sources = sources_in_log_entry(read_text(filesystem, f"{root}/offsets/{completed}"))
+            sources = sources_in_log_entry(folder.text(f"offsets/{completed}"))
     except TROUBLES as error:
-        raise ValueError(scrubbed(error, location)) from None
+        raise ValueError(folder.scrubbed(error)) from None
     return SparkCheckpoint(completed, logged, sources)
 
 
-def has_open_batch(filesystem: fs.FileSystem, root: str) -> bool:
+def has_open_batch(folder: CheckpointFolder) -> bool:
     """Return whether the newest batch of Spark's offset log is not in its commit log: Spark runs it again."""
-    logged, completed = _newest_batches(filesystem, root)
+    logged, completed = folder.newest_batch("offsets"), folder.newest_batch("commits")
     return logged is not None and (completed is None or completed < logged)
 
 
-def own_sources(filesystem: fs.FileSystem, root: str) -> int:
+def own_sources(folder: CheckpointFolder) -> int:
     """Return how many sources of this format the query has, by its newest planned batch; 0 before the first one."""
-    newest = _newest_number(filesystem, f"{root}/offsets")
-    return 0 if newest is None else len(_own(offsets_in_log_entry(read_text(filesystem, f"{root}/offsets/{newest}"))))
+    newest = folder.newest_batch("offsets")
+    return 0 if newest is None else len(_own(offsets_in_log_entry(folder.text(f"offsets/{newest}"))))
 
 
 def _own(offsets: Iterable[object]) -> list[Json]:
@@ -185,30 +121,15 @@ def _own(offsets: Iterable[object]) -> list[Json]:
     return [offset for offset in offsets if isinstance(offset, dict) and isinstance(offset.get("lineage"), str)]
 
 
-def _newest_batches(filesystem: fs.FileSystem, root: str) -> tuple[int | None, int | None]:
-    """Return the newest batches of the offset log and of the commit log; None for one without a batch."""
-    return _newest_number(filesystem, f"{root}/offsets"), _newest_number(filesystem, f"{root}/commits")
-
-
-def _numbers(filesystem: fs.FileSystem, folder: str) -> list[int]:
-    """Return the names in a folder that are numbers: the batches of a log."""
-    found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    return [int(info.base_name) for info in found if info.base_name.isdigit()]
-
-
-def _newest_number(filesystem: fs.FileSystem, folder: str) -> int | None:
-    return max(_numbers(filesystem, folder), default=None)
-
-
-def _initial_offsets(filesystem: fs.FileSystem, root: str) -> dict[str, str]:
+def _initial_offsets(folder: CheckpointFolder) -> dict[str, str]:
     """Return the initial offsets of sources that store them: `sources/<id>/0` has "v1" and the offset.
 
     Spark's Kafka source writes a zero byte before it, for compatibility with very old releases.
     """
     found = {}
-    for info in filesystem.get_file_info(fs.FileSelector(f"{root}/sources", allow_not_found=True)):
+    for info in folder.listed("sources"):
         try:
-            text = read_text(filesystem, f"{root}/sources/{info.base_name}/0")
+            text = folder.text(f"sources/{info.base_name}/0")
         except (FileNotFoundError, UnicodeDecodeError):
             continue  # a source with another format, or without a file
         version, _, offset = text.removeprefix("\0").partition("\n")
@@ -244,13 +165,8 @@ class CheckpointLog:
     batch is then reported as complete. The constructor does no I/O; it warns about a location of an unsupported form.
     """
 
-    def __init__(
-        self, location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
-    ) -> None:
-        self._location = location
-        self._open_location = open_location
-        self._filesystem: fs.FileSystem | None = None
-        self._root = ""
+    def __init__(self, location: str) -> None:
+        self._folder = CheckpointFolder(location)
         self._entries: dict[int, list[object]] = {}
         # Number of the newest entry that was read; -1: there was none.
         self._newest: int | None = None
@@ -264,20 +180,20 @@ class CheckpointLog:
         # The newest entry without Spark's start, and the time since when it is the newest.
         self._behind: tuple[int, float] | None = None
         # Whether a problem was logged that is not over. A location of an unsupported form is never readable.
-        self._in_trouble = not self._check()
+        self._in_trouble = not self._check(location)
 
     def __repr__(self) -> str:
-        return f"CheckpointLog({shown_location(self._location)}, batch={self._batch})"
+        return f"CheckpointLog({self.name}, batch={self._batch})"
 
     @property
     def name(self) -> str:
         """The location, without secrets."""
-        return shown_location(self._location)
+        return self._folder.name
 
     @property
     def is_local(self) -> bool:
         """Whether a check needs no request to a store."""
-        return is_local(self._location)
+        return self._folder.is_local
 
     def is_complete(self, end: SourceOffset) -> bool:
         """Return whether the batch that ends at `end` is in the commit log."""
@@ -306,7 +222,7 @@ class CheckpointLog:
         self._compared = start
         try:
             found = self._find(start.to_json())
-            completed = _newest_number(self._open(), f"{self._root}/commits")
+            completed = self._folder.newest_batch("commits")
         except TROUBLES as error:
             self._report(error)
             return
@@ -357,22 +273,22 @@ class CheckpointLog:
         try:
             if self._batch is None:
                 self._batch = find(self._json)
-            complete = self._batch is not None and self._exists(f"commits/{self._batch}") and self._is_new()
+            complete = self._batch is not None and self._folder.exists(f"commits/{self._batch}") and self._is_new()
         except TROUBLES as error:
             self._report(error)
             return False
         self._in_trouble = False
         return complete
 
-    def _check(self) -> bool:
+    def _check(self, location: str) -> bool:
         try:
-            location_to_open(self._location)
+            location_to_open(location)
         except ValueError as error:
             LOG.warning(
                 "checkpoint not readable, option checkpointLocation has no effect: checkpointLocation=%s error=%s"
                 " allowed=%s",
-                shown_location(self._location),
-                scrubbed(error, self._location),
+                self.name,
+                self._folder.scrubbed(error),
                 LOCATIONS,
             )
             return False
@@ -382,19 +298,8 @@ class CheckpointLog:
         """Log the problem once until it is over, because checks run many times per second."""
         if not self._in_trouble:
             self._in_trouble = True
-            LOG.warning(
-                "checkpoint not readable: checkpointLocation=%s error=%s",
-                shown_location(self._location),
-                scrubbed(error, self._location),
-            )
-
-    def _open(self) -> fs.FileSystem:
-        if self._filesystem is None:
-            self._filesystem, self._root = at_checkpoint(*self._open_location(self._location))
-        return self._filesystem
-
-    def _exists(self, name: str) -> bool:
-        return file_exists(self._open(), f"{self._root}/{name}")
+            text = self._folder.scrubbed(error)
+            LOG.warning("checkpoint not readable: checkpointLocation=%s error=%s", self.name, text)
 
     def _is_new(self) -> bool:
         """Return whether the batch's entry in the commit log is not older than that in the offset log.
@@ -405,8 +310,8 @@ class CheckpointLog:
         2. Batch 7 is planned again, with new ranges. A revoke or a stop reads the commit log and finds entry 7.
         3. The new batch would be committed, although Spark may never complete it: its records are lost.
         """
-        names = [f"{self._root}/{folder}/{self._batch}" for folder in ("offsets", "commits")]
-        logged, completed = (info.mtime_ns or 0 for info in self._open().get_file_info(names))
+        infos = self._folder.infos(f"offsets/{self._batch}", f"commits/{self._batch}")
+        logged, completed = (info.mtime_ns or 0 for info in infos)
         # R22: an older entry is of another batch of this number
         return completed >= logged
 
@@ -443,7 +348,7 @@ class CheckpointLog:
         known = self._entries.get(number)
         if known is None:
             try:
-                known = offsets_in_log_entry(read_text(self._open(), f"{self._root}/offsets/{number}"))
+                known = offsets_in_log_entry(self._folder.text(f"offsets/{number}"))
             except FileNotFoundError:
                 return []
             if known:
@@ -459,57 +364,10 @@ class CheckpointLog:
         2. The same path is another place here, without a checkpoint.
         3. Every handover waits for the next trigger, without a warning.
         """
-        numbers = _numbers(self._open(), f"{self._root}/offsets")
+        numbers = self._folder.batches("offsets")
         if not numbers:
-            require_checkpoint(self._open(), self._root)
+            self._folder.require_checkpoint()
         return numbers
-
-
-def require_checkpoint(filesystem: fs.FileSystem, root: str) -> None:
-    """Raise FileNotFoundError if Spark has no checkpoint here. It writes `metadata` before it starts any source."""
-    if not file_exists(filesystem, f"{root}/metadata"):
-        raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
-
-
-def file_exists(filesystem: fs.FileSystem, path: str) -> bool:
-    """Return whether the file exists, with one request."""
-    if _is_hadoop(filesystem):
-        return _is_file(filesystem, path)
-    # On object stores opening a file is one request; file info of a missing file needs a second one for a directory.
-    try:
-        with filesystem.open_input_file(path):
-            return True
-    except FileNotFoundError:
-        return False
-
-
-def read_text(filesystem: fs.FileSystem, path: str) -> str:
-    """Return a file's text. Raises FileNotFoundError if it is missing."""
-    if _is_hadoop(filesystem) and not _is_file(filesystem, path):
-        raise FileNotFoundError(path)
-    with filesystem.open_input_stream(path) as stream:
-        return bytes(stream.read()).decode("utf-8")
-
-
-def is_local(location: str) -> bool:
-    """Return whether a location needs no request to a store. Databricks' file system and volumes are stores, too.
-
-    A location of an unsupported form is none: the commit log's reader warns about it.
-    """
-    try:
-        return not _STORE.match(location_to_open(location))
-    except ValueError:
-        return False
-
-
-def _is_hadoop(filesystem: fs.FileSystem) -> bool:
-    """Return whether opening a missing file prints Java's stack trace, as libhdfs does."""
-    return bool(filesystem.type_name == "hdfs")
-
-
-def _is_file(filesystem: fs.FileSystem, path: str) -> bool:
-    """Return whether the file exists, without printing anything on any file system."""
-    return bool(filesystem.get_file_info(path).type == fs.FileType.File)
 
 
 def _shown_ends(offset: SourceOffset) -> str:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 
 from pyarrow import fs
 
-from spark_groupsource.checkpoint.location import scrubbed, shown_location
-from spark_groupsource.checkpoint.log import TROUBLES, at_checkpoint, is_local, open_location
+from spark_groupsource.checkpoint.folder import TROUBLES, CheckpointFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -27,11 +25,8 @@ class StateFolder:
     `location` is a path or a URI (see `checkpoint.location`).
     """
 
-    def __init__(
-        self, location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
-    ) -> None:
-        self._location = location
-        self._open_location = open_location
+    def __init__(self, location: str) -> None:
+        self._folder = CheckpointFolder(location)
         self._looking: threading.Thread | None = None
         self._answer: bool | None = None
         self._reported = False
@@ -44,13 +39,13 @@ class StateFolder:
         2. The main thread looks for the folder, and waits for minutes.
         3. The query reads nothing meanwhile, although Spark reaches the store on its own way.
         """
-        found = self._look() if is_local(self._location) else self._look_for_a_while()
+        found = self._look() if self._folder.is_local else self._look_for_a_while()
         if found is None and not self._reported:
             self._reported = True
             LOG.warning(
                 "not known whether this query has state, because the checkpoint cannot be read: if it has, nothing"
                 " notices when other queries read its partitions (onSharedState): option checkpointLocation=%s",
-                shown_location(self._location),
+                self._folder.name,
             )
         return found
 
@@ -73,10 +68,9 @@ class StateFolder:
 
     def _look(self) -> bool | None:
         try:
-            filesystem, root = at_checkpoint(*self._open_location(self._location))
-            state, metadata = filesystem.get_file_info([f"{root}/state", f"{root}/metadata"])
+            state, metadata = self._folder.infos("state", "metadata")
         except TROUBLES as error:
-            LOG.info("the folder state is not readable: %s", scrubbed(error, self._location))
+            LOG.info("the folder state is not readable: %s", self._folder.scrubbed(error))
             return None
         if state.type != fs.FileType.NotFound:
             return True

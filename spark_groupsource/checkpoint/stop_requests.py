@@ -32,29 +32,20 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any
 
 from pyarrow import fs
 
-from spark_groupsource.checkpoint.location import scrubbed, shown_location
-from spark_groupsource.checkpoint.log import (
-    TROUBLES,
-    at_checkpoint,
-    file_exists,
-    has_open_batch,
-    open_location,
-    own_sources,
-    read_text,
-    require_checkpoint,
-)
+from spark_groupsource.checkpoint.folder import TROUBLES, CheckpointFolder
+from spark_groupsource.checkpoint.log import has_open_batch, own_sources
 
 FOLDER = "groupkafka"
 VERSION = 1
-_RUN, _REQUEST, _SCRATCH = ".json", ".stop", ".tmp"
+_RUN, _REQUEST = ".json", ".stop"
 # A run's files, and the half of one that a writer which was killed left behind. No other file is ever removed.
 _NAME = re.compile(r"([0-9a-f]{32})\.(?P<kind>json|stop)(?P<scratch>(\.[0-9a-f]{32})?\.tmp)?")
 # Seconds. A file is written in milliseconds, and a request waited for at most for hours; the clock of a shared folder
@@ -108,30 +99,26 @@ class StopFiles:
     Raises ValueError, with a text for users, if the location cannot be read or written. One thread at a time.
     """
 
-    def __init__(
-        self, location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
-    ) -> None:
-        self._location = location
-        self._open_location = open_location
-        self._opened: tuple[fs.FileSystem, str] | None = None
+    def __init__(self, location: str) -> None:
+        self._folder = CheckpointFolder(location)
 
     @property
     def name(self) -> str:
         """The location, without secrets."""
-        return shown_location(self._location)
+        return self._folder.name
 
     # --- the reader
 
     def register(self, run: Run) -> None:
         """Make the run known. Removes the files of runs that have ended without doing so."""
-        with self._open() as (filesystem, root):
-            require_checkpoint(filesystem, root)
-            files = _files(filesystem, root)
-            others = {other.name for other in _runs_of(filesystem, files) if run.may_live_beside(other)}
+        with self._open() as folder:
+            folder.require_checkpoint()
+            files = _files(folder)
+            others = {other.name for other in _runs_of(folder, files) if run.may_live_beside(other)}
             for info in files:
                 if _is_left_behind(info, others):
-                    _delete(filesystem, info.path)
-            _register(filesystem, root, run)
+                    folder.delete(f"{FOLDER}/{info.base_name}")
+            _register(folder, run)
 
     def register_again(self, run: Run) -> bool:
         """Make the run known again if its file is missing, and return whether it was. A deleted checkpoint stays so.
@@ -141,10 +128,10 @@ class StopFiles:
         2. Spark ends one of the two.
         3. If that is the second one, nobody can ask the first one to stop any more.
         """
-        with self._open() as (filesystem, root):
-            if file_exists(filesystem, _path(root, run.name, _RUN)) or not file_exists(filesystem, f"{root}/metadata"):
+        with self._open() as folder:
+            if folder.exists(_file(run.name, _RUN)) or not folder.exists("metadata"):
                 return False
-            _register(filesystem, root, run)
+            _register(folder, run)
             return True
 
     def is_requested(self, run: str) -> bool:
@@ -154,9 +141,9 @@ class StopFiles:
         1. `groupkafka stop` asks a query to stop, whose reader is killed at the same moment.
         2. The query is started again with the same checkpoint. It finds the old request, and stops.
         """
-        with self._open() as (filesystem, root):
+        with self._open() as folder:
             # R78: a request names one run
-            return file_exists(filesystem, _path(root, run, _REQUEST))
+            return folder.exists(_file(run, _REQUEST))
 
     def lacks_answer(self, run: str) -> bool:
         """Return whether there is a request without an answer. One that is half written is not complete yet."""
@@ -170,17 +157,17 @@ class StopFiles:
     def unregister(self, run: str) -> None:
         """Remove the run, and its request unless somebody waits for the answer, who then removes it."""
         request = self._request(run)
-        with self._open() as (filesystem, root):
-            _delete(filesystem, _path(root, run, _RUN))
+        with self._open() as folder:
+            folder.delete(_file(run, _RUN))
             if request is not None and not request.get("waits"):
-                _delete(filesystem, _path(root, run, _REQUEST))
+                folder.delete(_file(run, _REQUEST))
 
     # --- whoever asks
 
     def runs(self) -> tuple[Run, ...]:
         """Return the registered runs. A reader that was killed leaves its own behind until the next one starts."""
-        with self._open() as (filesystem, root):
-            return _runs_of(filesystem, _files(filesystem, root))
+        with self._open() as folder:
+            return _runs_of(folder, _files(folder))
 
     def may_have_sibling(self, run: Run) -> bool:
         """Return whether another source of the run's query reads in its group now; True if that cannot be read."""
@@ -191,8 +178,8 @@ class StopFiles:
 
     def check_exists(self) -> None:
         """Raise ValueError if Spark has no checkpoint here."""
-        with self._open() as (filesystem, root):
-            require_checkpoint(filesystem, root)
+        with self._open() as folder:
+            folder.require_checkpoint()
 
     def is_any_requested(self, since_ms: int) -> bool:
         """Return whether a run of this machine was asked to stop that lives and started at `since_ms` or later.
@@ -202,13 +189,13 @@ class StopFiles:
         2. The query is started again, and looks for requests before its reader has removed the first file.
         3. It stops, although nobody has asked it.
         """
-        with self._open() as (filesystem, root):
-            files = _files(filesystem, root)
+        with self._open() as folder:
+            files = _files(folder)
             asked = {info.base_name.removesuffix(_REQUEST) for info in files if info.path.endswith(_REQUEST)}
             # R78: a request names one run
             return bool(asked) and any(
                 run.name in asked and run.host == socket.gethostname() and run.started_ms >= since_ms and _runs(run.pid)
-                for run in _runs_of(filesystem, files)
+                for run in _runs_of(folder, files)
             )
 
     def request(self, run: str, *, waits: bool) -> None:
@@ -218,8 +205,8 @@ class StopFiles:
     def answer_of(self, run: str) -> Answer | None:
         """Return the run's answer; None while there is none."""
         # Before the answer is read: a run answers, and then it ends.
-        with self._open() as (filesystem, root):
-            is_running = file_exists(filesystem, _path(root, run, _RUN))
+        with self._open() as folder:
+            is_running = folder.exists(_file(run, _RUN))
         return self._answer(run) or (None if is_running else Answer.UNKNOWN)
 
     def forget(self, run: str, *, keep: bool = False) -> None:
@@ -228,25 +215,25 @@ class StopFiles:
         if others > 0 or keep:
             self._update(run, {"waits": others})
         else:
-            with self._open() as (filesystem, root):
-                _delete(filesystem, _path(root, run, _REQUEST))
+            with self._open() as folder:
+                folder.delete(_file(run, _REQUEST))
 
     def check_query(self, query: str) -> None:
         """Raise ValueError if this is the checkpoint of a query with another id than `query`."""
-        with self._open() as (filesystem, root):
-            text = _metadata(filesystem, root)
+        with self._open() as folder:
+            text = _metadata(folder)
         if text is not None and text != query:
             raise ValueError(f"the checkpoint belongs to another query: its id is {text}, and that of this one {query}")
 
     def has_open_batch(self) -> bool:
         """Return whether Spark has logged a batch that is not complete."""
-        with self._open() as (filesystem, root):
-            return has_open_batch(filesystem, root)
+        with self._open() as folder:
+            return has_open_batch(folder)
 
     def sources(self) -> int:
         """Return how many sources of this format the query has, by its newest planned batch; 0 before the first one."""
-        with self._open() as (filesystem, root):
-            return own_sources(filesystem, root)
+        with self._open() as folder:
+            return own_sources(folder)
 
     # --- internals
 
@@ -254,23 +241,21 @@ class StopFiles:
         return Answer.__members__.get(str((self._request(run) or {}).get("answer")))
 
     def _request(self, run: str) -> dict[str, Any] | None:
-        with self._open() as (filesystem, root):
-            return _read(filesystem, _path(root, run, _REQUEST))
+        with self._open() as folder:
+            return _read(folder, _file(run, _REQUEST))
 
     def _update(self, run: str, values: dict[str, Any]) -> None:
         content = {"v": VERSION} | (self._request(run) or {}) | values
-        with self._open() as (filesystem, root):
-            _write(filesystem, _path(root, run, _REQUEST), content)
+        with self._open() as folder:
+            _write(folder, _file(run, _REQUEST), content)
 
     @contextmanager
-    def _open(self) -> Iterator[tuple[fs.FileSystem, str]]:
-        """Return the file system and the checkpoint's path. Map errors raised inside."""
+    def _open(self) -> Iterator[CheckpointFolder]:
+        """Return the checkpoint. Map errors raised inside."""
         try:
-            if self._opened is None:
-                self._opened = at_checkpoint(*self._open_location(self._location))
-            yield self._opened
+            yield self._folder
         except TROUBLES as error:
-            raise ValueError(scrubbed(error, self._location)) from None
+            raise ValueError(self._folder.scrubbed(error)) from None
 
 
 def ask_to_stop(
@@ -311,36 +296,34 @@ def _waiting(request: Mapping[str, Any] | None) -> int:
     return int((request or {}).get("waits", 0))
 
 
-def _metadata(filesystem: fs.FileSystem, root: str) -> str | None:
+def _metadata(folder: CheckpointFolder) -> str | None:
     """Return the id of the checkpoint's query; None if Spark's file has another form than that of Spark 4.
 
     Raises FileNotFoundError if Spark has no checkpoint here.
     """
-    text = read_text(filesystem, f"{root}/metadata")
+    text = folder.text("metadata")
     try:
         return str(json.loads(text)["id"])
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _path(root: str, run: str, kind: str) -> str:
-    """Return the path of a run's file in the checkpoint `root`."""
-    return f"{root}/{FOLDER}/{run}{kind}"
+def _file(run: str, kind: str) -> str:
+    """Return the name of a run's file in the checkpoint."""
+    return f"{FOLDER}/{run}{kind}"
 
 
-def _register(filesystem: fs.FileSystem, root: str, run: Run) -> None:
-    if isinstance(filesystem, fs.LocalFileSystem) or filesystem.type_name == "hdfs":
-        filesystem.create_dir(f"{root}/{FOLDER}", recursive=True)
-    _write(filesystem, _path(root, run.name, _RUN), {"v": VERSION} | asdict(run))
+def _register(folder: CheckpointFolder, run: Run) -> None:
+    folder.create_folder(FOLDER)
+    _write(folder, _file(run.name, _RUN), {"v": VERSION} | asdict(run))
 
 
-def _files(filesystem: fs.FileSystem, root: str) -> list[fs.FileInfo]:
-    selector = fs.FileSelector(f"{root}/{FOLDER}", allow_not_found=True)
+def _files(folder: CheckpointFolder) -> list[fs.FileInfo]:
     try:
-        return list(filesystem.get_file_info(selector))
+        return folder.listed(FOLDER)
     except FileNotFoundError:
         # Arrow looks twice at a folder that is not there, and it was made in between.
-        return list(filesystem.get_file_info(selector))
+        return folder.listed(FOLDER)
 
 
 def _is_left_behind(info: fs.FileInfo, living: Collection[str]) -> bool:
@@ -359,37 +342,25 @@ def _is_left_behind(info: fs.FileInfo, living: Collection[str]) -> bool:
     return True
 
 
-def _runs_of(filesystem: fs.FileSystem, files: Iterable[fs.FileInfo]) -> tuple[Run, ...]:
+def _runs_of(folder: CheckpointFolder, files: Iterable[fs.FileInfo]) -> tuple[Run, ...]:
     """Return the runs that are registered in these files."""
     names = [each.name for each in fields(Run)]
-    ours = (info.path for info in files if info.path.endswith(_RUN) and _NAME.fullmatch(info.base_name))
-    found = (_read(filesystem, path) for path in ours)
+    ours = (info.base_name for info in files if info.path.endswith(_RUN) and _NAME.fullmatch(info.base_name))
+    found = (_read(folder, f"{FOLDER}/{name}") for name in ours)
     return tuple(Run(**{name: content[name] for name in names}) for content in found if content is not None)
 
 
-def _read(filesystem: fs.FileSystem, path: str) -> dict[str, Any] | None:
+def _read(folder: CheckpointFolder, name: str) -> dict[str, Any] | None:
     """Return a file's object; None if it is missing, half written, or of a newer version."""
     try:
-        content = json.loads(read_text(filesystem, path))
+        content = json.loads(folder.text(name))
     except (FileNotFoundError, ValueError):
         return None
     return content if isinstance(content, dict) and content.get("v") == VERSION else None
 
 
-def _write(filesystem: fs.FileSystem, path: str, content: dict[str, Any]) -> None:
-    # Only a local file system shows half a file, and replaces one file by another in one step. Of two that write the
-    # same file at the same time, the later one stays.
-    is_local = isinstance(filesystem, fs.LocalFileSystem)
-    target = f"{path}.{uuid.uuid4().hex}{_SCRATCH}" if is_local else path
-    with filesystem.open_output_stream(target) as stream:
-        stream.write(json.dumps(content, sort_keys=True).encode())
-    if is_local:
-        filesystem.move(target, path)
-
-
-def _delete(filesystem: fs.FileSystem, path: str) -> None:
-    with suppress(FileNotFoundError):
-        filesystem.delete_file(path)
+def _write(folder: CheckpointFolder, name: str, content: dict[str, Any]) -> None:
+    folder.write(name, json.dumps(content, sort_keys=True).encode())
 
 
 def _runs(pid: int) -> bool:

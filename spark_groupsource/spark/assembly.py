@@ -6,7 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from spark_groupsource.checkpoint.log import CheckpointLog, NoCheckpoint, is_local
+from spark_groupsource.checkpoint.location import is_local
+from spark_groupsource.checkpoint.log import CheckpointLog, NoCheckpoint
 from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.checkpoint.stop_requests import Run, StopFiles
 from spark_groupsource.clock import SystemClock

@@ -28,7 +28,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_groupsource import errors
-from spark_groupsource.checkpoint.log import is_local
+from spark_groupsource.checkpoint.location import is_local
 from spark_groupsource.checkpoint.stop_requests import Answer, StopFiles, ask_to_stop
 from spark_groupsource.spark.progress_listener import error_line
 from spark_groupsource.spark.stop_signals import EndRequest, on_end_signals

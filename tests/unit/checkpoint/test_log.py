@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
+from spark_groupsource.checkpoint import folder
 from spark_groupsource.checkpoint.log import CheckpointLog, offsets_in_log_entry
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 from tests.unit.fakes import LINEAGE, OTHER_LINEAGE, offset_of, tp
@@ -163,8 +164,9 @@ def counted() -> Counted:
 
 
 @pytest.fixture
-def counted_log(checkpoint: Checkpoint, counted: Counted) -> CheckpointLog:
-    return CheckpointLog("anywhere", lambda _location: (counted, str(checkpoint.root)))
+def counted_log(checkpoint: Checkpoint, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> CheckpointLog:
+    monkeypatch.setattr(folder, "open_location", lambda _location: (counted, str(checkpoint.root)))
+    return CheckpointLog("anywhere")
 
 
 def test_a_wait_costs_one_request_a_look(checkpoint: Checkpoint, counted: Counted, counted_log: CheckpointLog) -> None:
@@ -407,10 +409,11 @@ class Hadoop(Counted):
     open_input_file = open_input_stream
 
 
-def test_no_missing_file_is_opened_on_hdfs(checkpoint: Checkpoint) -> None:
+def test_no_missing_file_is_opened_on_hdfs(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten looks a second for as long as a drain waits printed as many stack traces."""
     hadoop = Hadoop()
-    log = CheckpointLog("hdfs://name/checkpoint", lambda _location: (hadoop, str(checkpoint.root)))
+    monkeypatch.setattr(folder, "open_location", lambda _location: (hadoop, str(checkpoint.root)))
+    log = CheckpointLog("hdfs://name/checkpoint")
     assert not log.is_complete(offset(5))
     checkpoint.log(7, v1(text(5)), complete=False)
     assert not log.is_complete(offset(5))
@@ -439,7 +442,7 @@ def test_the_jvm_of_libhdfs_leaves_the_signals_alone(
             seen.append(os.environ["LIBHDFS_OPTS"])
             raise OSError("no libhdfs")
 
-    monkeypatch.setattr("spark_groupsource.checkpoint.log.fs.FileSystem", NoLibrary)
+    monkeypatch.setattr("spark_groupsource.checkpoint.folder.fs.FileSystem", NoLibrary)
     assert not CheckpointLog(f"{scheme}://name/checkpoint").is_complete(offset(5))
     assert seen == [kept]
 
@@ -489,11 +492,14 @@ SECRETS = "s3a://AKIA1:t0p%2Fsecret@bucket/x?region=r&session_token=t0ken"
         ImportError("no t0ken"),
     ],
 )
-def test_credentials_in_a_location_are_never_logged(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_credentials_in_a_location_are_never_logged(
+    error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_location: str) -> Any:
         raise error
 
-    log = CheckpointLog(SECRETS, refuse)
+    monkeypatch.setattr(folder, "open_location", refuse)
+    log = CheckpointLog(SECRETS)
     with caplog.at_level(logging.WARNING):
         assert not log.is_complete(offset(5))
         assert not log.is_complete(offset(5))

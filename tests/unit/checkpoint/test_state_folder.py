@@ -51,7 +51,8 @@ def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
         assert answers.wait(60)
         return fs.LocalFileSystem(), str(tmp_path)
 
-    folder = StateFolder("s3://bucket/query", opened)
+    monkeypatch.setattr("spark_groupsource.checkpoint.folder.open_location", opened)
+    folder = StateFolder("s3://bucket/query")
     assert folder.exists() is None
     assert folder.exists() is None
     answers.set()

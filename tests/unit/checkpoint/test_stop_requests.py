@@ -217,11 +217,12 @@ def test_half_a_file_counts_as_none(location: Path) -> None:
     assert files.runs() == (one,)
 
 
-def test_secrets_of_the_location_are_not_shown() -> None:
+def test_secrets_of_the_location_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_location: str) -> tuple[fs.FileSystem, str]:
         raise OSError("no access with hunter2")
 
-    files = StopFiles("s3://key:hunter2@bucket/x", fail)
+    monkeypatch.setattr("spark_groupsource.checkpoint.folder.open_location", fail)
+    files = StopFiles("s3://key:hunter2@bucket/x")
     with pytest.raises(ValueError, match="no access") as raised:
         files.runs()
     assert "hunter2" not in f"{raised.value} {files.name}"

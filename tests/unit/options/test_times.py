@@ -8,7 +8,7 @@ import pytest
 
 from spark_groupsource.cli.arguments import ResetCommand, TargetKind, parse_arguments, parse_target
 from spark_groupsource.errors import OptionError
-from spark_groupsource.options.offset_spec import AtTime, times_of
+from spark_groupsource.options.offset_spec import AtTime, Starting, times_of
 from spark_groupsource.options.table import OPTIONS
 from spark_groupsource.options.times import moment_ms
 from spark_groupsource.options.values import moment
@@ -48,8 +48,8 @@ def test_no_time(text: str, reason: str) -> None:
 @pytest.mark.parametrize("name", ["startingTimestamp", "endingTimestamp"])
 def test_the_options_take_times(name: str) -> None:
     parse = next(spec.parse for spec in OPTIONS if spec.name == name)
-    assert parse("2026-02-28") == 1_772_236_800_000
-    assert parse("0") == 0, "milliseconds, as in Spark"
+    assert parse("2026-02-28") == Starting(AtTime(1_772_236_800_000))
+    assert parse("0") == Starting(AtTime(0)), "milliseconds, as in Spark"
 
 
 def test_a_starting_time_is_resolved_when_the_options_are_read() -> None:
@@ -60,7 +60,7 @@ def test_a_starting_time_is_resolved_when_the_options_are_read() -> None:
 
 def test_times_by_partition() -> None:
     found = times_of('{"orders":{"0":"2026-02-28","1":7}}', moment)
-    assert found == {tp(0): AtTime(1_772_236_800_000), tp(1): AtTime(7)}
+    assert found.each == {tp(0): AtTime(1_772_236_800_000), tp(1): AtTime(7)}
     with pytest.raises(ValueError, match="iso"):
         times_of('{"orders":{"0":"soon"}}', moment)
 
