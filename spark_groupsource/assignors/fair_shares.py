@@ -11,7 +11,7 @@ A member's quota is the sum, over its subscribed topics, of its share of the top
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -62,6 +62,18 @@ def quotas(
         for name in names:
             due[name] += Fraction(len(cluster.topics[topic]) * weights[name], total)
     return due
+
+
+def share_partitions(
+    cluster: ClusterInfo,
+    takers: Mapping[str, Sequence[str]],
+    weights: Mapping[str, int],
+    cost: Callable[[TopicPartition, str], int],
+) -> dict[TopicPartition, frozenset[str]]:
+    """Return the one member of each partition of the topics in `takers`, by weight; `cost` is that of a member."""
+    partitions = [partition for topic in takers for partition in cluster.partitions(topic)]
+    items = [Item({name: cost(partition, name) for name in takers[partition.topic]}) for partition in partitions]
+    return dict(zip(partitions, share_out(items, quotas(cluster, takers, weights)), strict=True))
 
 
 def share_out(items: Sequence[Item], due: Mapping[str, Fraction]) -> list[frozenset[str]]:

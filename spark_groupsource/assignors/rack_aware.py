@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_groupsource.assignors.fair_shares import Item, by_member, owners, quotas, share_out, subscribers
+from spark_groupsource.assignors.fair_shares import by_member, owners, share_partitions, subscribers
 from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAssignment, GroupMember, PartitionInfo
+from spark_groupsource.model.offsets import TopicPartition
 
 
 class RackAwareAssignor(Assignor):
@@ -23,20 +24,15 @@ class RackAwareAssignor(Assignor):
         takers = subscribers(cluster, members)
         racks = {member.member_id: member.rack for member in members}
         before = owners(members)
-        partitions = [partition for topic in takers for partition in cluster.partitions(topic)]
         # One step on a higher level outweighs the steps of all partitions on the level below.
-        above = len(partitions) + 1
-        items = []
-        for partition in partitions:
-            info = cluster.topics[partition.topic][partition.partition]
-            costs = {}
-            for name in takers[partition.topic]:
-                off_leader, off_replicas = _distance(racks[name], info)
-                moved = before.get(partition) != name
-                costs[name] = (off_leader * above + off_replicas) * above + moved
-            items.append(Item(costs))
-        places = share_out(items, quotas(cluster, takers, dict.fromkeys(racks, 1)))
-        return GroupAssignment(by_member(zip(partitions, places, strict=True), racks))
+        above = sum(len(cluster.topics[topic]) for topic in takers) + 1
+
+        def cost(partition: TopicPartition, name: str) -> int:
+            off_leader, off_replicas = _distance(racks[name], cluster.topics[partition.topic][partition.partition])
+            return (off_leader * above + off_replicas) * above + (before.get(partition) != name)
+
+        places = share_partitions(cluster, takers, dict.fromkeys(racks, 1), cost)
+        return GroupAssignment(by_member(places.items(), racks))
 
 
 def _distance(rack: str | None, info: PartitionInfo) -> tuple[bool, bool]:

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from spark_groupsource.assignors import metadata
-from spark_groupsource.assignors.fair_shares import Item, by_member, owners, quotas, share_out, subscribers
+from spark_groupsource.assignors.fair_shares import Item, by_member, owners, share_out, share_partitions, subscribers
 from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAssignment, GroupMember, MemberSettings
 from spark_groupsource.assignors.notes import by_topic
 from spark_groupsource.model.offsets import TopicPartition
 
 _DEFAULT = MemberSettings().redundancy
-Warm = Mapping[TopicPartition, frozenset[str]]
 
 
 class RedundantAssignor(Assignor):
@@ -55,43 +54,37 @@ class RedundantAssignor(Assignor):
         names = [member.member_id for member in members]
         copies = max((metadata.count(member.metadata, "redundancy", _DEFAULT) for member in members), default=1)
         stood_by = {member.member_id: metadata.partitions_in(member.metadata, "standby") for member in members}
-        partitions = [partition for topic in takers for partition in cluster.partitions(topic)]
         before = owners(members)
-        warm = {
-            partition: frozenset(name for name in takers[partition.topic] if partition in stood_by[name])
-            for partition in partitions
-        }
-        items = [
-            Item(_active_costs(takers[partition.topic], before.get(partition), warm[partition], len(partitions) + 1))
-            for partition in partitions
-        ]
-        places = share_out(items, quotas(cluster, takers, dict.fromkeys(names, 1)))
-        active = {partition: min(place) for partition, place in zip(partitions, places, strict=True)}
-        warm = {partition: found | {before.get(partition, "")} for partition, found in warm.items()}
+        # One of these outweighs one step of all partitions.
+        above = sum(len(cluster.topics[topic]) for topic in takers) + 1
+
+        def cost(partition: TopicPartition, name: str) -> int:
+            owner, is_warm = before.get(partition), partition in stood_by[name]
+            if owner in takers[partition.topic]:
+                # Moves only for balance, with a handover: that counts as one move, cheaper to a standby.
+                return 0 if name == owner else above + (not is_warm)
+            # Unread until a member is ready: that outweighs all moves.
+            return 0 if is_warm else above * above
+
+        places = share_partitions(cluster, takers, dict.fromkeys(names, 1), cost)
+        active = {partition: min(place) for partition, place in places.items()}
+        had = {member.member_id: stood_by[member.member_id] | member.owned for member in members}
         return GroupAssignment(
-            by_member([(partition, frozenset({name})) for partition, name in active.items()], names),
-            by_member(_standbys(active, takers, warm, copies - 1).items(), names),
+            by_member(places.items(), names),
+            by_member(_standbys(active, takers, had, copies - 1).items(), names),
         )
 
 
-def _active_costs(names: Sequence[str], owner: str | None, warm: frozenset[str], above: int) -> dict[str, int]:
-    """Return the cost per member of becoming active; `above` outweighs one step of all partitions.
-
-    A partition with an owner moves only for balance, with a handover: that counts as one move, cheaper to a standby. A
-    partition without an owner is unread until a member is ready: that outweighs all moves.
-    """
-    if owner in names:
-        return {name: 0 if name == owner else above + (name not in warm) for name in names}
-    return {name: 0 if name in warm else above * above for name in names}
-
-
 def _standbys(
-    active: Mapping[TopicPartition, str], takers: Mapping[str, Sequence[str]], warm: Warm, copies: int
+    active: Mapping[TopicPartition, str],
+    takers: Mapping[str, Sequence[str]],
+    had: Mapping[str, frozenset[TopicPartition]],
+    copies: int,
 ) -> dict[TopicPartition, frozenset[str]]:
-    """Return the standby members of each partition: as many of the warm ones as balance allows."""
+    """Return the standby members of each partition: as many of those that `had` it as balance allows."""
     due: dict[str, Fraction] = {name: Fraction(0) for names in takers.values() for name in names}
     turns = dict.fromkeys(due, 0)
-    # Being warm outweighs the order of turns.
+    # To have had it outweighs the order of turns.
     above = len(due) * len(active) * max(1, copies) + 1
     items = []
     for partition, owner in active.items():
@@ -107,7 +100,7 @@ def _standbys(
         items.append(
             Item(
                 {
-                    name: 0 if name in warm[partition] else above + (others.index(name) - first) % len(others)
+                    name: 0 if partition in had[name] else above + (others.index(name) - first) % len(others)
                     for name in others
                 },
                 wanted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_groupsource.assignors import metadata
-from spark_groupsource.assignors.fair_shares import Item, by_member, owners, quotas, share_out, subscribers
+from spark_groupsource.assignors.fair_shares import by_member, owners, share_partitions, subscribers
 from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAssignment, GroupMember, MemberSettings
 
 
@@ -26,10 +26,5 @@ class WeightedAssignor(Assignor):
         weights = {member.member_id: metadata.count(member.metadata, "weight", 1) for member in members}
         takers = subscribers(cluster, members)
         before = owners(members)
-        partitions = [partition for topic in takers for partition in cluster.partitions(topic)]
-        items = [
-            Item({name: int(before.get(partition) != name) for name in takers[partition.topic]})
-            for partition in partitions
-        ]
-        places = share_out(items, quotas(cluster, takers, weights))
-        return GroupAssignment(by_member(zip(partitions, places, strict=True), weights))
+        places = share_partitions(cluster, takers, weights, lambda partition, name: before.get(partition) != name)
+        return GroupAssignment(by_member(places.items(), weights))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource import errors
+from spark_groupsource.checkpoint.folder import CheckpointFolder
 from spark_groupsource.checkpoint.location import shown_location
 from spark_groupsource.checkpoint.log import SparkCheckpoint, read_spark_checkpoint
 from spark_groupsource.checkpoint.state_folder import StateFolder
@@ -115,7 +116,7 @@ def _read(location: str, instead: str) -> tuple[str, SparkCheckpoint]:
     """Return a checkpoint and its name for users. Raises `CommandError`, which says what to do `instead`."""
     name = _name_of(location)
     try:
-        return name, read_spark_checkpoint(location)
+        return name, read_spark_checkpoint(CheckpointFolder(location))
     except ValueError as error:
         raise _unusable(name, str(error), instead) from None
 

@@ -96,19 +96,18 @@ class OffsetCommands:
         saved, moves_all = self._saved(command)
         self._refuse_members(group)
         groups = self._group_offsets()
-        if command.target.kind is TargetKind.CHECKPOINT and saved is not None:
+        if command.target.kind is TargetKind.CHECKPOINT:
             check_read(command.target.place, saved.partitions, groups, group)
         # A savepoint can also restore a group that the broker has deleted.
         others = groups if moves_all else ()
-        known = [*others, *(saved.partitions if saved is not None else ())]
+        known = [*others, *saved.partitions]
         if not known:
             raise _unknown(command)
         described = self._described(known, command.topics, group)
         for topic in sorted(set(command.topics) - {partition.topic for partition in known}):
             note = "no query of it has read this topic. Check --topic, unless they are to read it from now on"
             self._output.print_line(f"NOTE: group {group} has no offset of topic {topic}: {note}")
-        if saved is not None:
-            _refuse_recreated_topics(command, saved, described)
+        _refuse_recreated_topics(command, saved, described)
         logs = self._logs(_partitions(command.target.kind, known, described), described)
         if not logs:
             raise CommandError(errors.NO_INITIAL_OFFSET, partitions=f"topic {', '.join(described)}")
@@ -199,8 +198,8 @@ class OffsetCommands:
             self._output.print_line(f"left out: topic {topic}, which no longer exists")
         return self._cluster.describe(topic for topic in chosen if topic not in missing)
 
-    def _saved(self, command: ResetCommand) -> tuple[Savepoint | None, bool]:
-        """Return the offsets of the target's file or checkpoint, None for other targets.
+    def _saved(self, command: ResetCommand) -> tuple[Savepoint, bool]:
+        """Return the offsets of the target's file or checkpoint; other targets have none.
 
         Also return whether the group's other partitions move, too. Those that a checkpoint does not name do so if its
         query has state, which holds the records of all partitions.
@@ -213,7 +212,7 @@ class OffsetCommands:
             read = {partition: Saved(offset) for partition, offset in ends.items()}
             return Savepoint("", group, 0, dict(end.topic_ids), read), with_state
         if command.target.kind is not TargetKind.SAVEPOINT:
-            return None, True
+            return Savepoint("", group, 0, {}, {}), True
         path = Path(place)
         savepoint = read_savepoint(path)
         if savepoint.group != group:
@@ -245,7 +244,7 @@ class OffsetCommands:
         command: ResetCommand,
         groups: Groups,
         logs: Mapping[TopicPartition, PartitionLog],
-        saved: Savepoint | None,
+        saved: Savepoint,
     ) -> dict[TopicPartition, WantedOffset]:
         pins = {partition: pin_of(groups.get(partition), log.topic_id) for partition, log in logs.items()}
         match command.target.kind:
@@ -255,11 +254,11 @@ class OffsetCommands:
                 return {p: WantedOffset(log.end, "end of the log", pins[p]) for p, log in logs.items()}
             case TargetKind.TIME:
                 return self._wishes_at(command.target.time_ms, logs, pins)
-            case TargetKind.CHECKPOINT if saved is not None:
+            case TargetKind.CHECKPOINT:
                 return {
                     p: _checkpoint_wish(saved.partitions.get(p), groups.get(p), log, pins[p]) for p, log in logs.items()
                 }
-            case TargetKind.SAVEPOINT if saved is not None:
+            case TargetKind.SAVEPOINT:
                 return {p: _saved_wish(saved, p, log, pins[p]) for p, log in logs.items()}
         missing = [partition for partition, pin in pins.items() if pin is None]
         if missing:

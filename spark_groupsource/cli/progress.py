@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import TracebackType
 
 from spark_groupsource.cli.output import warn
@@ -21,20 +20,9 @@ FIRST_S, EVERY_S = 3.0, 5.0
 class Progress:
     """Writes lines to stderr from the thread of a timer, which the first step starts. A context manager."""
 
-    def __init__(
-        self,
-        write: Callable[[str], object] = warn,
-        *,
-        first_s: float = FIRST_S,
-        every_s: float = EVERY_S,
-        is_terminal: bool | None = None,
-    ) -> None:
-        self._write = write
+    def __init__(self) -> None:
         # `2>&-` leaves no stderr.
-        here = sys.stderr is not None and sys.stderr.isatty()
-        self._is_terminal = here if is_terminal is None else is_terminal
-        self._first_s = first_s
-        self._every_s = every_s
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._lock = threading.Lock()
         self._text = ""
         self._began_s = 0.0
@@ -58,7 +46,7 @@ class Progress:
             before, self._text = self._text, text
             if text and not before:
                 self._began_s = time.monotonic()
-                self._wait(self._first_s)
+                self._wait(FIRST_S)
             elif not text:
                 self._timer.cancel()
 
@@ -72,5 +60,5 @@ class Progress:
         with self._lock:
             # Else the step of this timer is over.
             if self._text and self._timer is threading.current_thread():
-                self._write(f"[{time.monotonic() - self._began_s:.0f} s] {self._text}")
-                self._wait(self._every_s)
+                warn(f"[{time.monotonic() - self._began_s:.0f} s] {self._text}")
+                self._wait(EVERY_S)

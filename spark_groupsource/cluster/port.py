@@ -78,7 +78,7 @@ class ClusterPort(Protocol):
         """
 
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
-        """Return both edges of the partitions, and `describe` of their topics, in one round trip."""
+        """Return both edges of the partitions, and `describe` of their topics, in two round trips."""
 
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""

@@ -185,10 +185,6 @@ class EmbeddedKafka:
         with self._lock:
             return self._library(name, self._open(), *args)
 
-    def _check(self, name: str, *args: Any) -> None:
-        with self._lock:
-            self._library.check(name, self._open(), *args)
-
     @property
     def bootstrap_servers(self) -> str:
         """host:port of every broker, comma separated: the value of `kafka.bootstrap.servers`."""
@@ -208,11 +204,11 @@ class EmbeddedKafka:
         """Create a topic, replicated to min(3, brokers) brokers. Raises an error if it exists."""
         if partitions < 1:
             raise ValueError(f"topic {name}: partitions={partitions}: at least 1 is needed")
-        self._check("mock_topic_create", name.encode(), partitions, min(3, self._brokers))
+        self._call("mock_topic_create", name.encode(), partitions, min(3, self._brokers))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its records and committed offsets. A new topic of this name has a new id."""
-        self._check("mock_topic_delete", name.encode())
+        self._call("mock_topic_delete", name.encode())
 
     def fail_topic(self, name: str, error: int) -> None:
         """Answer requests for this topic's metadata with a Kafka error code, until called with 0."""
@@ -220,32 +216,32 @@ class EmbeddedKafka:
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
         """Make before_offset the first offset of the partition, as retention would."""
-        self._check("mock_partition_delete_records", topic.encode(), partition, before_offset)
+        self._call("mock_partition_delete_records", topic.encode(), partition, before_offset)
 
     def set_leader(self, topic: str, partition: int, broker_id: int | None) -> None:
         """Move a partition's leader (its leader epoch rises); None leaves the partition without one."""
         leader = -1 if broker_id is None else broker_id
-        self._check("mock_partition_set_leader", topic.encode(), partition, leader)
+        self._call("mock_partition_set_leader", topic.encode(), partition, leader)
 
     def broker_down(self, broker_id: int | None = None) -> None:
         """Cut a broker's connections and refuse new ones (None: all brokers). Leaders stay where they are."""
-        self._check("mock_broker_set_down", -1 if broker_id is None else broker_id)
+        self._call("mock_broker_set_down", -1 if broker_id is None else broker_id)
 
     def broker_up(self, broker_id: int | None = None) -> None:
         """Accept connections again (None: on all brokers)."""
-        self._check("mock_broker_set_up", -1 if broker_id is None else broker_id)
+        self._call("mock_broker_set_up", -1 if broker_id is None else broker_id)
 
     def slow_down(self, delay_ms: int, broker_id: int | None = None) -> None:
         """Delay every response of a broker (None: of all brokers); 0 ends the delay."""
-        self._check("mock_broker_set_rtt", -1 if broker_id is None else broker_id, delay_ms)
+        self._call("mock_broker_set_rtt", -1 if broker_id is None else broker_id, delay_ms)
 
     def set_rack(self, broker_id: int, rack: str) -> None:
         """Set the rack that the broker reports in its metadata."""
-        self._check("mock_broker_set_rack", broker_id, rack.encode())
+        self._call("mock_broker_set_rack", broker_id, rack.encode())
 
     def set_coordinator(self, group_id: str, broker_id: int) -> None:
         """Make a broker the coordinator of a group; with an unknown id the coordinator is unavailable."""
-        self._check("mock_coordinator_set", b"group", group_id.encode(), broker_id)
+        self._call("mock_coordinator_set", b"group", group_id.encode(), broker_id)
 
     def fail_next(self, api_key: int, *errors: int) -> None:
         """Answer the next requests of this type with these Kafka error codes, one each, in this order.
@@ -258,7 +254,7 @@ class EmbeddedKafka:
     def answer_next(self, broker_id: int, api_key: int, error: int = 0, delay_ms: int = 0) -> None:
         """Like `fail_next` with one error, but for one broker, and with a delayed response."""
         pair = (ctypes.c_int(error), ctypes.c_int(delay_ms))
-        self._check("mock_broker_push_request_error_rtts", broker_id, api_key, 1, *pair)
+        self._call("mock_broker_push_request_error_rtts", broker_id, api_key, 1, *pair)
 
     def clear_failures(self, api_key: int) -> None:
         """Discard errors of `fail_next` for this request type that no request has received yet."""

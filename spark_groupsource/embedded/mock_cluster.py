@@ -21,7 +21,9 @@ _PTR, _STR, _INT, _I16, _I32, _I64, _SIZE = (
     ctypes.c_int64,
     ctypes.c_size_t,
 )
-# name without "rd_kafka_": (result, arguments). rd_kafka_resp_err_t and rd_kafka_conf_res_t are C enums.
+# A result of the type rd_kafka_resp_err_t, a C enum.
+_ERROR = "error code"
+# name without "rd_kafka_": (result, arguments). rd_kafka_conf_res_t is a C enum, too.
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "version_str": (_STR, ()),
     "err2name": (_STR, (_INT,)),
@@ -38,19 +40,19 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     # Since librdkafka 2.16, and not in the headers of 2.15: derived from its use and its machine code, which stores a
     # 32-bit id under the cluster's lock and returns nothing.
     "mock_set_controller_id": (None, (_PTR, _I32)),
-    "mock_topic_create": (_INT, (_PTR, _STR, _INT, _INT)),
-    "mock_topic_delete": (_INT, (_PTR, _STR)),
+    "mock_topic_create": (_ERROR, (_PTR, _STR, _INT, _INT)),
+    "mock_topic_delete": (_ERROR, (_PTR, _STR)),
     "mock_topic_set_error": (None, (_PTR, _STR, _INT)),
-    "mock_partition_delete_records": (_INT, (_PTR, _STR, _I32, _I64)),
-    "mock_partition_set_leader": (_INT, (_PTR, _STR, _I32, _I32)),
-    "mock_broker_set_down": (_INT, (_PTR, _I32)),
-    "mock_broker_set_up": (_INT, (_PTR, _I32)),
-    "mock_broker_set_rtt": (_INT, (_PTR, _I32, _INT)),
-    "mock_broker_set_rack": (_INT, (_PTR, _I32, _STR)),
-    "mock_coordinator_set": (_INT, (_PTR, _STR, _STR, _I32)),
+    "mock_partition_delete_records": (_ERROR, (_PTR, _STR, _I32, _I64)),
+    "mock_partition_set_leader": (_ERROR, (_PTR, _STR, _I32, _I32)),
+    "mock_broker_set_down": (_ERROR, (_PTR, _I32)),
+    "mock_broker_set_up": (_ERROR, (_PTR, _I32)),
+    "mock_broker_set_rtt": (_ERROR, (_PTR, _I32, _INT)),
+    "mock_broker_set_rack": (_ERROR, (_PTR, _I32, _STR)),
+    "mock_coordinator_set": (_ERROR, (_PTR, _STR, _STR, _I32)),
     "mock_push_request_errors_array": (None, (_PTR, _I16, _SIZE, ctypes.POINTER(_INT))),
     # Variadic after the count: pairs of C ints, error and delay in ms.
-    "mock_broker_push_request_error_rtts": (_INT, (_PTR, _I32, _I16, _SIZE)),
+    "mock_broker_push_request_error_rtts": (_ERROR, (_PTR, _I32, _I16, _SIZE)),
     "mock_clear_request_errors": (None, (_PTR, _I16)),
     "mock_start_request_tracking": (None, (_PTR,)),
     "mock_get_requests": (ctypes.POINTER(_PTR), (_PTR, ctypes.POINTER(_SIZE))),
@@ -77,7 +79,7 @@ class Library:
         self._path = path
 
     def __call__(self, name: str, *args: Any) -> Any:
-        """Call rd_kafka_<name>. Raises EmbeddedKafkaError if the library is too old to have it."""
+        """Call rd_kafka_<name>. Raises EmbeddedKafkaError if it returns an error, or the library does not have it."""
         try:
             function = getattr(self._dll, f"rd_kafka_{name}")
         except AttributeError:
@@ -85,20 +87,18 @@ class Library:
                 f"librdkafka {self._version()} ({self._path}) has no rd_kafka_{name}: "
                 "a newer confluent-kafka is needed for this call"
             ) from None
-        function.restype, function.argtypes = _SIGNATURES[name]
-        return function(*args)
+        result, function.argtypes = _SIGNATURES[name]
+        function.restype = _INT if result is _ERROR else result
+        found = function(*args)
+        if result is _ERROR and found:
+            code, text = self("err2name", found).decode(), self("err2str", found).decode()
+            shown = ", ".join(a.decode() if isinstance(a, bytes) else str(a) for a in args[1:])
+            raise EmbeddedKafkaError(f"rd_kafka_{name}({shown}): {code}: {text}")
+        return found
 
     def _version(self) -> str:
         self._dll.rd_kafka_version_str.restype = _STR
         return str(self._dll.rd_kafka_version_str().decode())
-
-    def check(self, name: str, *args: Any) -> None:
-        """Call a function that returns an error code. Raises EmbeddedKafkaError for any code but 0."""
-        error = self(name, *args)
-        if error:
-            code, text = self("err2name", error).decode(), self("err2str", error).decode()
-            shown = ", ".join(a.decode() if isinstance(a, bytes) else str(a) for a in args[1:])
-            raise EmbeddedKafkaError(f"rd_kafka_{name}({shown}): {code}: {text}")
 
 
 def new_handle(library: Library) -> int:

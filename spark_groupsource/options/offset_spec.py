@@ -93,22 +93,22 @@ class ReasonedValueError(ValueError):
     """A `ValueError` whose text the user reads: why the value is not allowed."""
 
 
-def start_of(value: str) -> Start | Starting:
+def start_of(value: str) -> Starting:
     """Parse startingOffsets: one start for all partitions, or one per partition or topic. Raises `ValueError`."""
     text = value.lstrip()
     edge = text.rstrip().lower()
     if edge in (EARLIEST, LATEST):
-        return AtEdge(latest=edge == LATEST)
+        return Starting(AtEdge(latest=edge == LATEST))
     if text.lower().startswith(GROUP_PREFIX):
-        return AtGroup(group_name(text[len(GROUP_PREFIX) :]))
+        return Starting(AtGroup(group_name(text[len(GROUP_PREFIX) :])))
     named = json_by_topic(text)
     topics = {topic: AtEdge(latest=edge == LATEST) for topic, edge in named.items() if edge in (EARLIEST, LATEST)}
     by_number = {topic: offsets for topic, offsets in named.items() if topic not in topics}
-    each = {partition: _at(offset) for partition, offset in _values(by_number, _EARLIEST_OFFSET, OFFSET_MAX).items()}
+    each = {partition: _at(offset) for partition, offset in _values(by_number, _EARLIEST_OFFSET).items()}
     return Starting(None, each, topics=topics)
 
 
-def times_of(value: str, moment: Callable[[str], int]) -> dict[TopicPartition, Start]:
+def times_of(value: str, moment: Callable[[str], int]) -> Starting:
     """Parse startingOffsetsByTimestamp, with any time that brokers accept. Raises `ValueError`.
 
     `moment` returns the milliseconds of a time that is given as text.
@@ -119,12 +119,12 @@ def times_of(value: str, moment: Callable[[str], int]) -> dict[TopicPartition, S
         else partitions
         for topic, partitions in json_by_topic(value).items()
     }
-    return {partition: AtTime(ms) for partition, ms in _values(topics, 0, OFFSET_MAX).items()}
+    return Starting(None, {partition: AtTime(ms) for partition, ms in _values(topics, 0).items()})
 
 
 def partition_offsets(text: str) -> dict[TopicPartition, int]:
     """Parse Spark's JSON of one offset per partition. Raises `ValueError` for anything else, also for duplicates."""
-    return _values(json_by_topic(text), 0, OFFSET_MAX)
+    return _values(json_by_topic(text), 0)
 
 
 def json_by_topic(text: str) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _reasoned(entry: object, where: str) -> ReasonedValueError:
     return ReasonedValueError(f"The value has {json.dumps(entry)[:_MAX_SHOWN_ENTRY]} {where}")
 
 
-def _values(topics: Mapping[str, Any], low: int, high: int) -> dict[TopicPartition, int]:
+def _values(topics: Mapping[str, Any], low: int) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         if not isinstance(partitions, dict):
@@ -151,7 +151,7 @@ def _values(topics: Mapping[str, Any], low: int, high: int) -> dict[TopicPartiti
         for number, value in partitions.items():
             if not re.fullmatch(r"0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:
                 raise _reasoned(number, f"as a partition of topic '{topic}'")
-            if type(value) is not int or not low <= value <= high:
+            if type(value) is not int or not low <= value <= OFFSET_MAX:
                 raise _reasoned(value, f"for partition {number} of topic '{topic}'")
             found[TopicPartition(topic, int(number))] = value
     return found

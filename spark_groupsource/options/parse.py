@@ -353,15 +353,9 @@ def _position(values: Mapping[str, object], given: Mapping[str, str], kind: str,
     """Return the position of the first starting (or ending) option that is given, as in Spark."""
     names = (f"{kind}Timestamp", f"{kind}OffsetsByTimestamp", f"{kind}Offsets")
     option = next((name for name in names if values[name] is not None), f"{kind}Offsets")
-    value, text = values[option], given.get(option.lower(), str(default))
-    match value:
-        case Starting():
-            return replace(value, option=option, text=text)
-        case dict():
-            return Starting(None, value, option, text=text)
-        case int():
-            value = AtTime(value)
-    return Starting(default if value is None else value, option=option, text=text)  # type: ignore[arg-type]
+    found = values[option]
+    position = found if isinstance(found, Starting) else Starting(default)
+    return replace(position, option=option, text=given.get(option.lower(), str(default)))
 
 
 def _check_max_batch(values: Mapping[str, object]) -> None:

@@ -9,7 +9,7 @@ from spark_groupsource.model.names import GROUP_NAME, PORT_MAX, group_name
 from spark_groupsource.options import values as read
 from spark_groupsource.options.client_settings import SHOWN_SECRETS
 from spark_groupsource.options.model import NoMatchStrategy, OnConflict, OnPartitionsLost, OnSharedState
-from spark_groupsource.options.offset_spec import start_of, times_of
+from spark_groupsource.options.offset_spec import AtTime, Starting, start_of, times_of
 from spark_groupsource.options.times import MOMENTS
 from spark_groupsource.options.token_login import provider_name, region_name
 
@@ -30,6 +30,10 @@ class OptionSpec:
     field: str | None = None
     # The default as users should read it, if the value itself does not show it.
     shown_default: str | None = None
+
+
+def _time_of(value: str) -> object:
+    return Starting(AtTime(read.moment(value)))
 
 
 def _times_of(value: str) -> object:
@@ -75,7 +79,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         shown_default="latest (batch: earliest)",
     ),
     OptionSpec(
-        "startingTimestamp", read.moment, None, f"milliseconds since the epoch, 0 or more; or {MOMENTS}",
+        "startingTimestamp", _time_of, None, f"milliseconds since the epoch, 0 or more; or {MOMENTS}",
         "As `startingOffsets`, where the group has no offset: start at the first record at or after this time. A"
         " relative time is resolved when the query starts. After a restart it counts only for partitions that still"
         " have no offset in the group. Takes precedence over `startingOffsetsByTimestamp`. To move a group that has"
@@ -100,7 +104,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         shown_default="latest",
     ),
     OptionSpec(
-        "endingTimestamp", read.moment, None, "as for `startingTimestamp`",
+        "endingTimestamp", _time_of, None, "as for `startingTimestamp`",
         "Batch only: end before the first record at or after this time; takes precedence over"
         " `endingOffsetsByTimestamp`. Without such a record, the end is the log's end.",
     ),
@@ -111,7 +115,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "maxOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
         "Upper bound of offsets per batch of this member, divided in proportion to the partitions' backlogs. Each share"
-        " is rounded down, so a batch can be a little smaller. Three members with 1,000 each read 3,000.",
+        " is rounded down, so a batch can be a little smaller. If more partitions have records than the limit allows"
+        " offsets, they take turns. Three members with 1,000 each read 3,000.",
         field="max_offsets_per_trigger",
     ),
     OptionSpec(

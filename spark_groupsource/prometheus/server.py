@@ -57,14 +57,14 @@ def is_about_port(error: OSError) -> bool:
     return error.errno in (errno.EADDRINUSE, errno.EACCES)
 
 
-class MetricsServer:
+class MetricsServer(Collector):
     """Answer `GET /metrics` on threads of its own, with what `samples` returns at that moment.
 
     Port 0 takes a free one; `port` is the one in use. Raises OSError if the address cannot be listened on.
     """
 
     def __init__(self, address: str, port: int, samples: Samples) -> None:
-        self._samples = _Samples(samples)
+        self._samples = samples
         self._server = _Server(address, port, self.text)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
@@ -74,25 +74,19 @@ class MetricsServer:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
-        return generate_latest(self._samples)
+        return generate_latest(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Convert the samples to the objects of prometheus_client, one per metric."""
+        every = sorted(self._samples(), key=lambda sample: sample.family.name)
+        for family, samples in groupby(every, key=lambda sample: sample.family):
+            yield _metric(family, samples)
 
     def close(self) -> None:
         """Stop listening; idempotent. An answer under way may not arrive."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-class _Samples(Collector):
-    """Convert samples to the objects of prometheus_client, one per metric."""
-
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-
-    def collect(self) -> Iterator[Metric]:
-        every = sorted(self._samples(), key=lambda sample: sample.family.name)
-        for family, samples in groupby(every, key=lambda sample: sample.family):
-            yield _metric(family, samples)
 
 
 def _metric(family: Family, samples: Iterable[Sample]) -> Metric:

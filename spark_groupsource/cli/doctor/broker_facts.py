@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ _REQUEST = re.compile(r"\[thrd:(?P<thread>[^]]*)\].* ApiKey (?P<name>\w+) \(\d+\
 # The lines that follow a broker's list.
 _AFTER_LIST = re.compile(r"\[thrd:(?P<thread>[^]]*)\].*\b(?:Feature|Enabling feature|Disabling feature) ")
 # Its debug line about a batch of records that it has unpacked. The compression is the last word.
-_BATCH = re.compile(r"message\(s\) .* fetch queue \(.*, (?P<compression>\w+)\)")
+_BATCH = re.compile(r"message\(s\) .* fetch queue \(.*, (\w+)\)")
 _NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
 # One record before the end (RD_KAFKA_OFFSET_TAIL of librdkafka).
 _LAST_RECORD = -2001
@@ -70,12 +70,10 @@ class ClusterFacts(GroupAdmin):
 
     def requests(self) -> Mapping[str, int]:
         """Return the request types of the brokers, each with its newest version; empty if no whole list was logged."""
-        logger = logging.Logger("spark_groupsource.doctor", logging.DEBUG)
         request_log = RequestLog()
-        logger.addHandler(request_log)
         settings = outsider_settings(self._options, "doctor", FETCH_SETTINGS, r"isolation\.level|debug|log_level")
         with creating_client(self._options):
-            client = new_admin(settings | {"logger": logger, "debug": "feature", "log_level": 7})
+            client = new_admin(settings | _debug_settings("feature", request_log.read))
         deadline_s = time.monotonic() + _VERSIONS_S
         while not request_log.is_complete() and time.monotonic() < deadline_s:
             client.poll(_LOG_POLL_S)
@@ -126,9 +124,9 @@ class ClusterFacts(GroupAdmin):
 
         Reads the last record of some partitions.
         """
-        logger, batches = logging.Logger("spark_groupsource.doctor", logging.DEBUG), CompressionLog()
-        logger.addHandler(batches)
-        settings = few_records_settings(self._options, "doctor") | {"logger": logger, "debug": "msg", "log_level": 7}
+        found = set[str]()
+        settings = few_records_settings(self._options, "doctor")
+        settings |= _debug_settings("msg", lambda line: found.update(_BATCH.findall(line)))
         with creating_client(self._options):
             consumer = new_consumer(settings | {"error_cb": self._requests.transport, "auto.offset.reset": "latest"})
         left = set(range(min(partitions, _MAX_BATCHES)))
@@ -143,7 +141,7 @@ class ClusterFacts(GroupAdmin):
         finally:
             # R87: the client may never end
             on_own_thread(consumer.close)
-        return frozenset(batches.compressions)
+        return frozenset(found)
 
     def _rights_of(self, error: KafkaException, request: str) -> Rights:
         """Return the rights that an error shows. Raises an error of the catalogue for any other one."""
@@ -153,7 +151,7 @@ class ClusterFacts(GroupAdmin):
         return rights
 
 
-class RequestLog(logging.Handler):
+class RequestLog:
     """Collects the request types that a client logs about its brokers, a line for each.
 
     Guards against:
@@ -163,7 +161,6 @@ class RequestLog(logging.Handler):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         # The lowest version of all brokers, which all of them support.
         self.requests: dict[str, int] = {}
         # Threads of the client that have begun to log a list.
@@ -173,9 +170,8 @@ class RequestLog(logging.Handler):
         """Return whether at least one list was logged, and none is incomplete."""
         return bool(self.requests) and not self._listing
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def read(self, text: str) -> None:
         """Parse one line of the log."""
-        text = record.getMessage()
         if match := _REQUEST.search(text):
             newest = int(match["newest"])
             self.requests[match["name"]] = min(newest, self.requests.get(match["name"], newest))
@@ -184,17 +180,11 @@ class RequestLog(logging.Handler):
             self._listing.discard(match["thread"])
 
 
-class CompressionLog(logging.Handler):
-    """Collects how batches are compressed, from the client's lines about them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.compressions: set[str] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Parse one line of the log."""
-        if match := _BATCH.search(record.getMessage()):
-            self.compressions.add(match["compression"])
+def _debug_settings(contexts: str, read: Callable[[str], object]) -> dict[str, Any]:
+    """Return the settings of a client whose debug lines `read` gets; they go nowhere else."""
+    logger = logging.Logger("spark_groupsource.doctor", logging.DEBUG)
+    logger.addFilter(lambda record: bool(read(record.getMessage())))
+    return {"logger": logger, "debug": contexts, "log_level": 7}
 
 
 def _operations(found: Iterable[Any] | None) -> frozenset[str] | None:

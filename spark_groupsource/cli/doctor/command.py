@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
 
-from spark_groupsource.checkpoint.location import scrubbed, shown_location
-from spark_groupsource.checkpoint.log import SparkCheckpoint, at_checkpoint, open_location, read_spark_checkpoint
+from spark_groupsource.checkpoint.folder import CheckpointFolder
+from spark_groupsource.checkpoint.location import shown_location
+from spark_groupsource.checkpoint.log import SparkCheckpoint, read_spark_checkpoint
 from spark_groupsource.cli.arguments import DoctorCommand
 from spark_groupsource.cli.doctor.broker_facts import ClusterFacts, Rights
 from spark_groupsource.cli.doctor.machine_facts import SCRIPT
@@ -326,23 +327,22 @@ def of_compression(topic: str, found: Collection[str]) -> Finding | None:
 # --- the checkpoint
 
 
-def of_checkpoint(location: str, open_: Callable[[str], tuple[fs.FileSystem, str]] = open_location) -> Finding:
+def of_checkpoint(location: str) -> Finding:
     """Check whether the source could read the checkpoint from this machine, and to which query it belongs."""
-    shown = shown_location(location)
+    folder = CheckpointFolder(location)
+    shown = folder.name
     try:
-        opened = open_(location)
-        filesystem, root = at_checkpoint(*opened)
-        has_batches = filesystem.get_file_info(f"{root}/offsets").type != fs.FileType.NotFound
+        has_batches = folder.infos("offsets")[0].type != fs.FileType.NotFound
     except FileNotFoundError:
         has_batches = False
     except Exception as error:  # noqa: BLE001 - pyarrow raises many kinds if a library is missing
-        text = scrubbed(error, location)
+        text = folder.scrubbed(error)
         return Finding("checkpoint", Verdict.WRONG, f"{shown} cannot be read: {text}", _LOCATION)
     if not has_batches:
         text = f"{shown}: no checkpoint exists yet"
         return Finding("checkpoint", Verdict.ADVICE, text, f"nothing for a new query; else {_LOCATION}")
     try:
-        return _whose(shown, read_spark_checkpoint(location, lambda _: opened))
+        return _whose(shown, read_spark_checkpoint(folder))
     except ValueError as error:
         return Finding("checkpoint", Verdict.WRONG, f"{shown} cannot be read: {error}", _LOCATION)
 

@@ -108,7 +108,7 @@ def undo_startup(paths: Sequence[Path], output: Output) -> None:
     """Put the original archives back, but for those that were replaced since. Raises `CommandError` if it cannot."""
     for path in paths:
         original = _original_of(path)
-        if original == path:
+        if not original.exists():
             output.print_line(f"{path}: nothing to undo")
             continue
         if _mark_of(path) is not None:
@@ -124,9 +124,8 @@ def undo_startup(paths: Sequence[Path], output: Output) -> None:
 
 
 def _original_of(path: Path) -> Path:
-    """Return the archive without bytecode: the copy beside a changed one."""
-    copy = path.with_name(path.name + _ORIGINAL)
-    return copy if copy.exists() else path
+    """Return where the archive without bytecode is: the copy beside a changed one."""
+    return path.with_name(path.name + _ORIGINAL)
 
 
 def _mark_of(path: Path) -> str | None:
@@ -162,7 +161,7 @@ def _check_version(path: Path) -> None:
 
 def _add_bytecode(path: Path) -> int:
     """Replace an archive by one that has bytecode, too. Return the number of modules."""
-    original = path.with_name(path.name + _ORIGINAL)
+    original = _original_of(path)
     if original.exists() and _mark_of(path) is None:
         # PySpark was installed again.
         original.unlink()

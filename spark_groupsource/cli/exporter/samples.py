@@ -72,7 +72,8 @@ _AGE_UNKNOWN = _gauge(
 _MEMBERS = _gauge("kafka_consumergroup_group_members", _GROUP, "Number of live members. Not in kafka-lag-exporter.")
 _STATE = _gauge(
     "kafka_consumergroup_group_state", (*_GROUP, "state"),
-    "1 for the group's present state, 0 for the others. Not in kafka-lag-exporter.",
+    "1 for the group's present state, 0 for the others. Assigning and Reconciling (KIP-848) are shown as Unknown. Not"
+    " in kafka-lag-exporter.",
 )  # fmt: skip
 _UP = _gauge(
     "kafka_consumergroup_group_up", _GROUP,

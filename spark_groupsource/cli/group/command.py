@@ -57,10 +57,8 @@ def read_report(command: GroupCommand, describer: GroupDescriber, requests: LagR
             servers = command.connection.bootstrap_servers
             raise CommandError(errors.GROUP_NOT_FOUND, group=group, servers=servers)
         description = GroupDescription(group)
-    wanted = set(committed)
-    for member in description.members:
-        wanted |= member.partitions | member.standby
-    existing = sorted(partition for partition in wanted if partition.partition < topics.get(partition.topic, 0))
+    wanted = sorted(committed.keys() | description.partitions)
+    existing = [partition for partition in wanted if partition.partition < topics.get(partition.topic, 0)]
     output.step(f"reading the log ends of {len(existing):,} partitions")
     bounds = requests.log_bounds(existing)
     lags = {

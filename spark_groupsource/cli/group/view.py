@@ -58,6 +58,11 @@ class GroupDescription:
     members: tuple[DescribedMember, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that have members, or standby members."""
+        return frozenset().union(*(member.partitions | member.standby for member in self.members))
+
     def owners(self) -> dict[TopicPartition, list[DescribedMember]]:
         """Return the owners of each partition: one member, unless the group's strategy is wrong."""
         return self._by_partition(lambda member: member.partitions)
@@ -86,10 +91,7 @@ class GroupReport:
     @property
     def partitions(self) -> list[TopicPartition]:
         """All partitions with offsets or members, sorted."""
-        found = set(self.lags)
-        for member in self.description.members:
-            found |= member.partitions | member.standby
-        return sorted(found)
+        return sorted(self.lags.keys() | self.description.partitions)
 
     def unread_records(self, member: DescribedMember) -> int:
         """Return the number of unread records in a member's partitions."""

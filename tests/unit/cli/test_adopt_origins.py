@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_groupsource.checkpoint.folder import CheckpointFolder
 from spark_groupsource.checkpoint.log import SparkCheckpoint, read_spark_checkpoint
 from spark_groupsource.cli.adopt_origins import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import AdoptCommand
@@ -28,7 +29,7 @@ OURS = json.dumps(offset_of(OffsetRange(tp(0), 5, 9)).to_json())
 def test_the_newest_completed_batch_counts(tmp_path: Path) -> None:
     entries = [v1(f'{{"orders":{{"0":{number}}}}}') for number in range(12)]
     location = written(tmp_path, *entries, completed=11, _0="\0v1\n" + ORDERS)
-    assert read_spark_checkpoint(location) == SparkCheckpoint(10, 11, {"0": '{"orders":{"0":10}}'})
+    assert read_spark_checkpoint(CheckpointFolder(location)) == SparkCheckpoint(10, 11, {"0": '{"orders":{"0":10}}'})
     origin = checkpoint_origin(location, None)
     assert (origin.why, origin.positions) == ("end of batch 10", {P0: 10})
     (note,) = origin.notes

@@ -21,11 +21,20 @@ from spark_groupsource.cli.progress import Progress
 class Lines:
     """Keeps the lines, and lets a test wait for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.lines: list[str] = []
+        self._patch = patch
         self._new = threading.Condition()
 
-    def __call__(self, line: str) -> None:
+    def progress(self, *, first_s: float, every_s: float = 60, is_terminal: bool = True) -> Progress:
+        self._patch.setattr(module, "FIRST_S", first_s)
+        self._patch.setattr(module, "EVERY_S", every_s)
+        self._patch.setattr(module, "warn", self.add)
+        with self._patch.context() as patched:
+            patched.setattr(module, "sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: is_terminal)))
+            return Progress()
+
+    def add(self, line: str) -> None:
         with self._new:
             self.lines.append(line)
             self._new.notify()
@@ -41,15 +50,15 @@ def threads() -> list[str]:
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
+def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
     """Return where lines go, and check that no thread is left."""
     before = threads()
-    yield Lines()
+    yield Lines(monkeypatch)
     assert threads() == before
 
 
 def test_a_long_step_is_shown_again_and_again_and_a_later_one_with_its_own_text(lines: Lines) -> None:
-    with Progress(lines, is_terminal=True, first_s=0.05, every_s=0.01) as progress:
+    with lines.progress(first_s=0.05, every_s=0.01) as progress:
         progress.step("reading")
         lines.wait_for(2)
         progress.step("committing")
@@ -60,7 +69,7 @@ def test_a_long_step_is_shown_again_and_again_and_a_later_one_with_its_own_text(
 
 
 def test_many_short_steps_are_shown_when_they_are_long_together(lines: Lines) -> None:
-    with Progress(lines, is_terminal=True, first_s=0.2, every_s=60) as progress:
+    with lines.progress(first_s=0.2) as progress:
         number = 0
         while (number < 2 or not lines.lines) and number < 3000:
             progress.step(f"group {number}")
@@ -74,7 +83,7 @@ def test_a_step_after_an_empty_text_counts_from_its_own_beginning(
 ) -> None:
     now_s = [100.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    with Progress(lines, first_s=2, every_s=60, is_terminal=True) as progress:
+    with lines.progress(first_s=2) as progress:
         for number in range(5):
             progress.step("")
             progress.step(f"run {number}")
@@ -87,13 +96,13 @@ def test_a_step_after_an_empty_text_counts_from_its_own_beginning(
 
 
 def test_a_short_command_shows_nothing(lines: Lines) -> None:
-    with Progress(lines, is_terminal=True, first_s=30) as progress:
+    with lines.progress(first_s=30) as progress:
         progress.step("reading")
     assert lines.lines == []
 
 
 def test_nothing_is_shown_between_rounds(lines: Lines) -> None:
-    with Progress(lines, is_terminal=True, first_s=0.01, every_s=0.01) as progress:
+    with lines.progress(first_s=0.01, every_s=0.01) as progress:
         progress.step("reading")
         lines.wait_for(1)
         progress.step("")
@@ -105,7 +114,7 @@ def test_nothing_is_shown_between_rounds(lines: Lines) -> None:
 
 def test_nothing_is_shown_without_a_terminal(lines: Lines) -> None:
     before = threads()
-    with Progress(lines, first_s=0, every_s=0.01, is_terminal=False) as progress:
+    with lines.progress(first_s=0, every_s=0.01, is_terminal=False) as progress:
         progress.step("reading")
         assert threads() == before
     assert lines.lines == []

@@ -15,10 +15,10 @@ P0, P1, P2 = tp(0), tp(1), tp(2)
 @pytest.mark.parametrize(
     ("value", "start"),
     [
-        ("earliest", AtEdge()),
-        (" LATEST ", AtEdge(latest=True)),
-        ("group:billing", AtGroup("billing")),
-        (" Group:billing EU", AtGroup("billing EU")),
+        ("earliest", Starting(AtEdge())),
+        (" LATEST ", Starting(AtEdge(latest=True))),
+        ("group:billing", Starting(AtGroup("billing"))),
+        (" Group:billing EU", Starting(AtGroup("billing EU"))),
         (
             '{"orders":{"0":23,"1":-1,"2":-2}}',
             Starting(None, {P0: AtOffset(23), P1: AtEdge(latest=True), P2: AtEdge()}),
@@ -74,8 +74,9 @@ def test_what_starting_offsets_may_not_be(value: str) -> None:
 
 
 def test_times() -> None:
-    assert times_of('{"orders":{"0":0,"1":1700000000000}}', moment) == {P0: AtTime(0), P1: AtTime(1_700_000_000_000)}
-    assert times_of(f'{{"orders":{{"0":{OFFSET_MAX}}}}}', moment) == {P0: AtTime(OFFSET_MAX)}, (
+    found = times_of('{"orders":{"0":0,"1":1700000000000}}', moment)
+    assert found == Starting(None, {P0: AtTime(0), P1: AtTime(1_700_000_000_000)})
+    assert times_of(f'{{"orders":{{"0":{OFFSET_MAX}}}}}', moment).each == {P0: AtTime(OFFSET_MAX)}, (
         "how Spark's users say: never"
     )
     for wrong in ('{"orders":{"0":-1}}', f'{{"orders":{{"0":{OFFSET_MAX + 1}}}}}', '{"orders":"latest"}', "latest"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pyspark import cloudpickle
 
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
-from spark_groupsource.checkpoint.log import open_location
+from spark_groupsource.checkpoint import folder
 from spark_groupsource.cli import main as program
 from spark_groupsource.cli.arguments import Connection, DoctorCommand
 from spark_groupsource.cli.doctor import machine_facts
@@ -306,8 +305,7 @@ def test_a_list_of_requests_counts_when_its_last_line_was_logged() -> None:
     log = RequestLog()
 
     def logged(thread: str, text: str) -> bool:
-        line = f"APIVERSION [groupkafka-doctor#producer-1] [thrd:{thread}]: {thread}: {text}"
-        log.emit(logging.LogRecord("client", logging.DEBUG, "", 0, line, None, None))
+        log.read(f"APIVERSION [groupkafka-doctor#producer-1] [thrd:{thread}]: {thread}: {text}")
         return log.is_complete()
 
     assert not logged("kafka-1:9092/bootstrap", "Updated enabled protocol features +ApiVersion to ApiVersion")
@@ -356,10 +354,11 @@ OURS = json.dumps(offset_of(OffsetRange(tp(0), 0, 5)).to_json())
 SPARKS = '{"orders":{"0":5}}'
 
 
-def test_a_checkpoint_of_this_source(tmp_path: Path) -> None:
+def test_a_checkpoint_of_this_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its store is connected to once."""
-    opened = [open_location(written(tmp_path, v1(OURS), v1(OURS), completed=1))]
-    finding = of_checkpoint(str(tmp_path), lambda _: opened.pop())
+    opened = [folder.open_location(written(tmp_path, v1(OURS), v1(OURS), completed=1))]
+    monkeypatch.setattr(folder, "open_location", lambda _: opened.pop())
+    finding = of_checkpoint(str(tmp_path))
     assert (finding.verdict, finding.check) == (OK, "checkpoint")
     assert "batch 0 is complete, batch 1 is planned; its query has read orders" in finding.text
 
@@ -387,11 +386,12 @@ def test_the_checkpoint_of_a_pipelines_flow(tmp_path: Path) -> None:
     assert of_checkpoint(str(flow)).verdict is OK
 
 
-def test_a_checkpoints_secret_is_not_shown() -> None:
+def test_a_checkpoints_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(location: str) -> Any:
         raise OSError(f"cannot connect to {location}")
 
-    finding = of_checkpoint("s3a://me:hunter2@bucket/checkpoint", refuse)
+    monkeypatch.setattr(folder, "open_location", refuse)
+    finding = of_checkpoint("s3a://me:hunter2@bucket/checkpoint")
     assert finding.verdict is WRONG
     assert "hunter2" not in repr(finding)
 
