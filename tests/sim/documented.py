@@ -19,6 +19,7 @@ from tests.faults.history import Commit, Completed
 from tests.sim.faults import Planned
 from tests.sim.simulation import Simulation
 from tests.sim.spark.checkpoint import Store
+from tests.sim.world import BEGIN_S
 
 _SILENCE = {
     "network-cut", "coordinator-killed", "reader-paused", "app-paused", "machine-suspended", "answers-slow",
@@ -266,13 +267,42 @@ def _taken_unasked(run: Documented, problem: str) -> bool:
         r"(?:another lineage|after the coordinator gave the partition)",
         problem,
     )
-    if found is None or run.sim.configuration.group.protocol != "kip848":
+    return found is not None and _was_taken(run, TopicPartition(found[1], int(found[2])), float(found[3]), found[4])
+
+
+def _was_taken(run: Documented, partition: TopicPartition, at: float, query: str) -> bool:
+    if run.sim.configuration.group.protocol != "kip848":
         return False
-    partition, at, query = TopicPartition(found[1], int(found[2])), float(found[3]), found[4]
     records = [r for r in run.sim.group.records if r.query == query and r.at <= at]
     app = next(app for app in run.sim.sources if app.name == query)
     held = any(watch.held(partition, at) for watch in app.watches)
     return held and bool(records) and records[-1].event == "owns" and tuple(partition) not in records[-1].partitions
+
+
+def _moved_back_at_the_end(run: Documented, problem: str) -> bool:
+    """Whether the last commit of these partitions is that of such a member: their owner has committed nothing since."""
+    if not problem.startswith(("P4", "STUCK", "ANSWER")):
+        return False
+    found = {TopicPartition(topic, int(number)) for topic, number in re.findall(r"\b([a-z]+)-(\d+)\b", problem)}
+    last = {TopicPartition(c.topic, c.partition): c for c in run.sim.group.commits}
+    return bool(found) and all(
+        p in last and _was_taken(run, p, last[p].at, _lineage(last[p]).split("-")[0]) for p in found
+    )
+
+
+def _topics_changed_twice(run: Documented, problem: str) -> bool:
+    """Whether topics changed twice in the rebalance in which a classic group gave the partition to another member."""
+    found = re.match(r"P5 .*: commit \d+ at ([\d.]+) by .* gave the partition to \S+ at ([\d.]+)", problem)
+    group = run.sim.configuration.group
+    if found is None or group.protocol == "kip848":
+        return False
+    lives = run.sim.cluster.lives
+    changes = [
+        *run.sim.grown_at,
+        *(at for life in lives for at in (life.created_at, life.deleted_at) if at is not None),
+    ]
+    began_at = max(BEGIN_S, float(found[2]) - group.rebalance_s)
+    return sum(began_at < at <= float(found[1]) for at in changes) >= 2
 
 
 def _in_no_batch(run: Documented, problem: str) -> bool:
@@ -423,6 +453,10 @@ _EXCEPTIONS = (
     _Exception("P5, P6: begins again after a late commit by name", _begins_again_after_a_late_commit),
     # limits.md, "KIP-848": an assignment that the client has not applied when it joins, or connects again.
     _Exception("P5: taken without being asked", _taken_unasked),
+    # limits.md, there: "the group's offset may go back once".
+    _Exception("P4: moved back at the end", _moved_back_at_the_end),
+    # limits.md, "Classic groups": topics change twice in one rebalance.
+    _Exception("P5: topics changed twice", _topics_changed_twice),
     # Rule R29: an older commit that is read late is committed over within two seconds.
     _Exception("P5: an older commit read late", _older_commit_read_late),
     # limits.md, "What nobody reports": a partition that was in no batch yet, or whose checkpoint is lost.
