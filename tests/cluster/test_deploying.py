@@ -1,10 +1,11 @@
-"""The commands of docs/deploying.md, on a cluster whose own Python has no package.
+"""The commands of docs/deploying.md, on a standalone cluster and a YARN whose own Python has no package.
 
 A block of the page that has a marker comment, <!-- test: name -->, is run here as it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -24,6 +26,7 @@ from tests.kafka.shared_broker import SharedBroker
 from tests.realkafka.cluster import free_ports
 from tests.sparkcluster.daemons import spark_home
 from tests.sparkcluster.sparkcluster import SparkCluster
+from tests.sparkcluster.yarn import Yarn
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1200)]
 
@@ -40,22 +43,27 @@ def blocks() -> dict[str, str]:
 
 
 class Shell:
-    """Runs blocks of the page, one after the other, in one folder."""
+    """Runs blocks of the page, one after the other, in one folder.
 
-    def __init__(self, folder: Path, cluster: SparkCluster, kafka: SharedBroker) -> None:
-        self.folder = folder
-        self.cluster = cluster
+    settings: of Spark, what makes an application fit on this machine; the page's commands name a file of settings
+        already.
+    evidence: returns the logs of the cluster, for a command that fails.
+    more: environment variables.
+    """
+
+    def __init__(
+        self, folder: Path, kafka: SharedBroker, settings: Mapping[str, str], evidence: Callable[[], str], **more: str
+    ) -> None:
+        self.folder, self._evidence = folder, evidence
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
-        settings = (f'"-D{name}={value}"' for name, value in cluster.conf(cores=2).items())
-        self.environment = kept | {
+        options = (f'"-D{name}={value}"' for name, value in settings.items())
+        self.environment = kept | more | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}",
             "SPARK_HOME": str(spark_home()),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # What makes an application fit on this machine; the page's commands name a file of settings already.
             "SPARK_DRIVER_MEMORY": "600m",
-            "SPARK_SUBMIT_OPTS": " ".join([spark_archive.jvm_options(), *settings]),
+            "SPARK_SUBMIT_OPTS": " ".join([spark_archive.jvm_options(), *options]),
             "GROUPKAFKA": str(_ROOT),
-            "CLUSTER": cluster.master_url,
             "BOOTSTRAP": kafka.bootstrap_servers,
         }
 
@@ -69,10 +77,23 @@ class Shell:
         (self.folder / "log").write_text(done.stdout + done.stderr)
         return done
 
+    @contextlib.contextmanager
+    def running(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a block beside the caller, and end it after that."""
+        with (self.folder / "log").open("wb") as log:
+            started = subprocess.Popen(
+                ["bash", "-euc", blocks()[name]], cwd=self.folder, env=self.environment, stdout=log, stderr=log
+            )
+        try:
+            yield started
+        finally:
+            started.terminate()
+            started.wait(120)
+
     def succeed(self, name: str, **more: str) -> None:
         """Run a block that must succeed."""
         done = self.run(name, **more)
-        assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr[-6000:]}\n{self.cluster.executor_logs(30)}"
+        assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr[-6000:]}\n{self._evidence()}"
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +108,8 @@ def records(kafka: SharedBroker) -> Independent:
 @pytest.fixture(scope="module")
 def shell(spark_cluster: SparkCluster, kafka: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """Return the folder with the environment that the page builds."""
-    made = Shell(tmp_path_factory.mktemp("deploying"), spark_cluster, kafka)
+    folder, settings = tmp_path_factory.mktemp("deploying"), spark_cluster.conf(cores=2)
+    made = Shell(folder, kafka, settings, spark_cluster.executor_logs, CLUSTER=spark_cluster.master_url)
     made.succeed("environment")
     return made
 
@@ -95,7 +117,8 @@ def shell(spark_cluster: SparkCluster, kafka: SharedBroker, tmp_path_factory: py
 def _assert_all_read(client: Independent, group: str, out: Path) -> None:
     # The reader process may commit after the application's end.
     wait_for("the commits", lambda: client.committed(group) == client.ends(_TOPIC), 60)
-    assert ds.dataset(out / "flights", partitioning="hive").count_rows() == _RECORDS
+    rows = ds.dataset(out / "flights", partitioning="hive").count_rows()
+    assert rows == sum(client.ends(_TOPIC).values()) >= _RECORDS
 
 
 def test_one_path_on_all_machines(shell: Shell, records: Independent) -> None:
@@ -135,7 +158,7 @@ def test_an_archive_in_client_mode(shell: Shell, records: Independent, archive: 
 
 def test_cluster_deploy_mode_is_refused_for_python(shell: Shell) -> None:
     """The page says so: it is Spark that refuses it."""
-    command = ["spark-submit", "--master", shell.cluster.master_url, "--deploy-mode", "cluster", "job.py"]
+    command = ["spark-submit", "--master", shell.environment["CLUSTER"], "--deploy-mode", "cluster", "job.py"]
     done = subprocess.run(command, env=shell.environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode != 0
     refusal = "Cluster deploy mode is currently not supported for python applications on standalone clusters"
@@ -192,6 +215,61 @@ def _listens(port: int, server: subprocess.Popen[bytes], log: Path) -> bool:
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.fixture(scope="module")
+def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
+    with Yarn(tmp_path_factory.mktemp("yarn")) as running:
+        yield running
+
+
+@pytest.fixture
+def yarn_shell(shell: Shell, archive: Path, yarn: Yarn, kafka: SharedBroker, tmp_path: Path) -> Shell:
+    """Return a folder with the page's archive, also unpacked for a driver in client mode."""
+    (tmp_path / archive.name).symlink_to(archive)
+    (tmp_path / "driver").symlink_to(shell.folder / "driver")
+    settings = {
+        # Without it each submit uploads all of Spark.
+        "spark.yarn.jars": f"local:{spark_home()}/jars/*",
+        "spark.executor.instances": "1", "spark.executor.cores": "2", "spark.executor.memory": "512m",
+        "spark.yarn.stagingDir": str(tmp_path), "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false",
+    }  # fmt: skip
+    return Shell(tmp_path, kafka, settings, yarn.logs, **yarn.environment)
+
+
+def test_yarn_client_mode(yarn_shell: Shell, records: Independent) -> None:
+    yarn_shell.succeed("yarn client mode")
+    _assert_all_read(records, "yarn-client", yarn_shell.folder / "driver" / "yarn" / "out")
+
+
+def test_yarn_cluster_mode_goes_on_after_a_kill_of_its_driver_and_stops(
+    yarn_shell: Shell, yarn: Yarn, records: Independent
+) -> None:
+    group, out = "yarn", yarn_shell.folder / "cluster" / "out" / "flights"
+    with yarn_shell.running("yarn cluster mode") as submit:
+        wait_for("all records", lambda: records.committed(group) == records.ends(_TOPIC), 240, yarn.logs)
+        (driver,) = yarn.drivers()
+        os.kill(driver, signal.SIGKILL)
+        wait_for("YARN's second attempt", lambda: yarn.drivers() not in ([], [driver]), 120, yarn.logs)
+        records.produce(_TOPIC, (f"no flight {number}" for number in range(_RECORDS, _RECORDS + 400)), 4)
+        wait_for("the new records", lambda: records.committed(group) == records.ends(_TOPIC), 240, yarn.logs)
+        yarn_shell.succeed("yarn stop")
+        assert submit.wait(120) == 0, yarn.logs()
+    assert yarn.newest()["finalStatus"] == "SUCCEEDED", yarn.logs()
+    columns = ds.dataset(out, partitioning="hive").to_table(["partition", "offset"]).columns
+    rows = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    assert len(rows) == len(set(rows)) == sum(records.ends(_TOPIC).values())
+
+
+def test_yarn_kill_of_an_idle_query_ends_its_membership_at_once(
+    yarn_shell: Shell, yarn: Yarn, records: Independent
+) -> None:
+    with yarn_shell.running("yarn cluster mode"):
+        wait_for("a member", lambda: records.members("yarn") != [], 240, yarn.logs)
+        wait_for("all records", lambda: not records.lag("yarn", _TOPIC), 240, yarn.logs)
+        yarn.kill_newest()
+        # The session timeout is 45 s.
+        wait_for("the end of the membership", lambda: not records.members("yarn"), 30, yarn.logs)
+
+
 def test_the_manifests_are_yaml() -> None:
     kinds = [
         document["kind"]
@@ -202,5 +280,5 @@ def test_the_manifests_are_yaml() -> None:
 
 
 def test_every_marked_command_is_run_here() -> None:
-    run = set(re.findall(r'(?:succeed|blocks\(\))[(\[]"(.+?)"', Path(__file__).read_text()))
+    run = set(re.findall(r'(?:succeed|running|blocks\(\))[(\[]"(.+?)"', Path(__file__).read_text()))
     assert set(blocks()) == run
