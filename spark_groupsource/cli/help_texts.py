@@ -119,7 +119,8 @@ group.
              newest batches of the topics are compressed
   checkpoint whether the source can read it from this machine, and to which query it belongs (--checkpoint-location)
   executors  the same as 'here' on each executor, their clocks, and Spark's settings (--master). The check runs with
-             the Python that Spark starts for the source: set PYSPARK_PYTHON as your job does.
+             the Python that Spark starts for the source: set PYSPARK_PYTHON as your job does, PYSPARK_SUBMIT_ARGS
+             as its arguments of spark-submit, and SPARK_HOME where no PySpark is installed.
 
 'advice' is a possible improvement, 'skipped' a check that could not be made.
 

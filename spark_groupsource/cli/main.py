@@ -34,7 +34,7 @@ from spark_groupsource.cli.arguments import (
 )
 from spark_groupsource.cli.doctor.broker_facts import ClusterFacts
 from spark_groupsource.cli.doctor.command import Doctor, report_doctor
-from spark_groupsource.cli.doctor.machine_facts import facts_here
+from spark_groupsource.cli.doctor.machine_facts import add_pyspark_of_spark_home, facts_here
 from spark_groupsource.cli.doctor.startup import archives, fix_startup, undo_startup
 from spark_groupsource.cli.exporter.command import serve_metrics
 from spark_groupsource.cli.exporter.rounds import Exporter
@@ -147,6 +147,7 @@ def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
 
 
 def _doctor(command: DoctorCommand, options: SourceOptions, output: Output) -> int:
+    add_pyspark_of_spark_home()
     doctor = Doctor(
         command, options.group_protocol, lambda: ClusterFacts(options), facts_here, probe_executors, SystemClock(),
         output,

@@ -156,6 +156,15 @@ def test_an_archive_in_client_mode(shell: Shell, records: Independent, archive: 
     _assert_all_read(records, "archive", shell.folder / "driver" / "out")
 
 
+@pytest.mark.usefixtures("archive")
+def test_the_doctor_asks_executors_that_use_an_archive(shell: Shell) -> None:
+    done = shell.run("doctor with the archive")
+    said = f"{done.stdout}{done.stderr[-4000:]}"
+    assert done.returncode == 0, said
+    assert re.search(r"ok +executors +[12] of [12] have answered", said), said
+    assert len(set(re.findall(r"ok +versions .*?(pyspark [\d.]+)", said))) == 1, said
+
+
 def test_cluster_deploy_mode_is_refused_for_python(shell: Shell) -> None:
     """The page says so: it is Spark that refuses it."""
     command = ["spark-submit", "--master", shell.environment["CLUSTER"], "--deploy-mode", "cluster", "job.py"]
@@ -280,5 +289,5 @@ def test_the_manifests_are_yaml() -> None:
 
 
 def test_every_marked_command_is_run_here() -> None:
-    run = set(re.findall(r'(?:succeed|running|blocks\(\))[(\[]"(.+?)"', Path(__file__).read_text()))
+    run = set(re.findall(r'(?:succeed|run|running|blocks\(\))[(\[]"(.+?)"', Path(__file__).read_text()))
     assert set(blocks()) == run

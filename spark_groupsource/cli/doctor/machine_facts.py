@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from spark_groupsource.cli.doctor.startup import archives_of
 
 # A busy machine needs seconds for the imports.
 _LIMIT_S = 120
@@ -30,6 +35,12 @@ def version(name):
 facts = {"python": platform.python_version(), "executable": sys.executable}
 facts["versions"] = {name: version(name) for name in PACKAGES}
 try:
+    # Not installed: from Spark's own files.
+    from pyspark.version import __version__ as of_spark
+    facts["versions"]["pyspark"] = of_spark
+except ImportError:
+    pass
+try:
     import spark_groupsource
     facts["versions"]["groupkafka"] = spark_groupsource.__version__
     import pyarrow
@@ -47,6 +58,19 @@ except Exception:
 print(json.dumps(facts))
 """
 )
+
+
+def add_pyspark_of_spark_home() -> None:
+    """Add PySpark of SPARK_HOME to the import path of this Python and of those that it starts, if none is installed.
+
+    `spark-submit` does it for its program: an environment for it needs no PySpark.
+    """
+    home = os.environ.get("SPARK_HOME")
+    if home is None or importlib.util.find_spec("pyspark") is not None:
+        return
+    added = list(map(str, archives_of(Path(home))))
+    sys.path += added
+    os.environ["PYTHONPATH"] = os.pathsep.join([*added, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
 
 def facts_here() -> Mapping[str, Any]:

@@ -44,6 +44,12 @@ _RESTART = "Restart Spark applications that run: their Python processes can impo
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 
+def archives_of(home: Path) -> list[Path]:
+    """Return the archives from which a Spark's Python processes import PySpark, and what it needs; PySpark's first."""
+    folder = home / "python" / "lib"
+    return [folder / "pyspark.zip", *sorted(folder.glob("py4j-*-src.zip"))]
+
+
 @contextlib.contextmanager
 def archives() -> Iterator[list[Path]]:
     """Yield the archives that Spark puts in front of the import path: of SPARK_HOME, else of the installed PySpark.
@@ -56,11 +62,10 @@ def archives() -> Iterator[list[Path]]:
         spec = importlib.util.find_spec("pyspark")  # without importing it
         places = None if spec is None else spec.submodule_search_locations
         home = next(iter(places or ()), None)
-    folder = Path(home or ".") / "python" / "lib"
-    found = [folder / "pyspark.zip", *sorted(folder.glob("py4j-*-src.zip"))]
+    found = archives_of(Path(home or "."))
     if home is None or not found[0].is_file():
         raise CommandError(errors.NO_PYSPARK_ARCHIVE, path=found[0])
-    lock = os.open(folder, os.O_RDONLY)
+    lock = os.open(found[0].parent, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -37,7 +37,7 @@ from spark_groupsource.cli.doctor.command import (
     release_of,
     report_doctor,
 )
-from spark_groupsource.cli.doctor.machine_facts import NAMES, SCRIPT, facts_here
+from spark_groupsource.cli.doctor.machine_facts import NAMES, SCRIPT, add_pyspark_of_spark_home, facts_here
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.client_settings import GroupProtocol
@@ -138,6 +138,30 @@ def test_a_python_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_facts, "_LIMIT_S", 0.01)
     with pytest.raises(OSError, match=r"^it did not end within 0\.01 s$"):
         facts_here()
+
+
+def test_pyspark_is_imported_from_spark_home_where_none_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lib = tmp_path / "python" / "lib"
+    lib.mkdir(parents=True)
+    wanted = [lib / "pyspark.zip", lib / "py4j-0.10-src.zip"]
+    for path in wanted:
+        path.touch()
+    monkeypatch.setattr(sys, "path", ["first"])
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    add_pyspark_of_spark_home()
+    assert sys.path == ["first"]
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    add_pyspark_of_spark_home()
+    assert sys.path == ["first", *map(str, wanted)]
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [*map(str, wanted), "mine"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    add_pyspark_of_spark_home()
+    assert len(sys.path) == 3, "an installed one is used"
+
 
 
 def test_a_python_without_the_package() -> None:
