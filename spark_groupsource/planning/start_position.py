@@ -191,18 +191,22 @@ def basis_without_offset(
         # A topic that a pattern matched and no pin names was created since, as in Spark's own source.
         return Basis.FIRST_OFFSET if memory.by_pattern else Basis.BEGINNING
     # R4: startingOffsets may have been changed since
-    return Basis.BEGINNING if not of_topic and began_with_earliest(pins) else Basis.STARTING_POSITION
+    return Basis.BEGINNING if began_with_earliest(pins) else Basis.STARTING_POSITION
 
 
 def began_with_earliest(pins: Mapping[TopicPartition, Pin]) -> bool:
     """Return whether the group began with `startingOffsets=earliest`: only then do its pins name no topics.
 
-    A topic without an offset starts at its beginning in such a group, whatever the options say now.
+    A partition without an offset starts at its beginning in such a group, whatever the options say now.
 
     Guards against:
     1. A group begins with "earliest". Its queries start again with "latest".
     2. Meanwhile a topic was created that its pattern matches.
     3. A query that has read nothing gets it: by "latest" it would skip the topic's first records.
+
+    Guards against:
+    1. A and B begin a group with "earliest". A reads orders-0. B owns orders-1, and dies before the group has its start.
+    2. Both start again with "latest". Nobody has stored where orders-1 starts: it would start at its end.
     """
     return bool(pins) and all(pin.known_topics is None for pin in pins.values())
 

@@ -326,6 +326,18 @@ def test_r4_an_added_partition_starts_at_offset_0() -> None:
     assert [loss["ranges"] for loss in script.events("q1", "data_lost")] == [[["orders", 2, 0, 4]]]
 
 
+@pytest.mark.rule("R4")
+@pytest.mark.parametrize("protocol", ["eager", "cooperative"])
+def test_r4_a_start_that_nobody_has_stored_is_that_of_the_group(protocol: str) -> None:
+    """1. A group begins with earliest. q1 reads; q2 dies before its start is stored. 2. Both start with latest."""
+    script = _script(protocol, starting="earliest", initial_delay_s=2.0)
+    script.on(0.0, script.starts("q2"), script.writes(10))
+    script.at_place("before-start-positions", "q2", script.kills("q2", rest_s=12.0))
+    script.when(lambda: len(script.rows("q1") + script.rows("q1", number=1)) == 10, script.kills("q1", rest_s=14.0))
+    script.on(4.0, lambda: script.changed.update(dict.fromkeys(("q1", "q2"), {"starting": "latest"})))
+    assert script.judged() == []
+
+
 @pytest.mark.rule("R6")
 def test_r6_a_recreated_topic_is_a_new_topic() -> None:
     """1. The topic of a query that reads from latest is recreated, and gets records. 2. A standby gets a partition."""

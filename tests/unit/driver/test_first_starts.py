@@ -9,10 +9,13 @@ import pytest
 
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.first_starts import ARRIVED_S, WAIT_S
-from spark_groupsource.model.commit_metadata import GroupOffset, Pin
+from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin
 from spark_groupsource.model.offsets import SourceOffset
 from tests.unit.driver.session_bed import P0, P1, START, Bed, metadata, ranges
 from tests.unit.fakes import OTHER_LINEAGE, TOPIC_ID
+
+# The pin of a group that began with "latest".
+PIN = Pin(7, 2, KnownTopics.of({"orders": TOPIC_ID}))
 
 
 def waiting(**options: str) -> Bed:
@@ -34,7 +37,7 @@ def next_trigger(bed: Bed, seconds: float = 1.0) -> SourceOffset:
 def test_a_member_without_the_first_partition_waits_for_its_owner() -> None:
     bed = waiting()
     assert bed.committed() == {}
-    bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
+    bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=PIN))
     next_trigger(bed)
     assert ranges(next_trigger(bed)) == ["orders-1 [7, 9)"]
 
@@ -49,7 +52,7 @@ def test_a_new_partition_waits_too_if_a_broker_does_not_know_it_yet() -> None:
     bed.cluster.describe = lambda *_, **__: {"orders": TopicInfo(TOPIC_ID, 1)}  # type: ignore[method-assign]
     assert bed.session.latest_offset(START) is START
     bed.cluster.describe = described  # type: ignore[method-assign]
-    bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
+    bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=PIN))
     next_trigger(bed)
     assert ranges(next_trigger(bed)) == ["orders-1 [7, 9)"]
 
@@ -57,7 +60,7 @@ def test_a_new_partition_waits_too_if_a_broker_does_not_know_it_yet() -> None:
 @pytest.mark.rule("R105")
 def test_other_partitions_are_read_meanwhile() -> None:
     bed = Bed()
-    bed.group.committed[P0] = GroupOffset(2, metadata(OTHER_LINEAGE, 0, 2))
+    bed.group.committed[P0] = GroupOffset(2, metadata(OTHER_LINEAGE, 0, 2, pin=PIN))
     bed.join(P0, P1)
     bed.ends(p0=5, p1=9)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [2, 5)", "orders-1 [9, 9)"], "it stores both"
@@ -83,7 +86,7 @@ def test_p5_a_start_that_arrives_after_the_wait_is_where_it_goes_on() -> None:
     bed = waiting()
     next_trigger(bed, WAIT_S)
     assert bed.committed() == {1: 9}
-    bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
+    bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=PIN))
     next_trigger(bed, ARRIVED_S)
     assert ranges(next_trigger(bed)) == ["orders-1 [7, 9)"]
 

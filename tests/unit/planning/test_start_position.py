@@ -216,7 +216,7 @@ def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("
         (tp(1), {tp(0): Pin(7, 4, TOO_MANY)}, Basis.BEGINNING),
         # a group that began with "earliest"
         (tp(0, "refunds"), pins((tp(0), 4), known=None), Basis.BEGINNING),
-        (tp(3), pins((tp(0), 4), known=None), Basis.STARTING_POSITION),
+        (tp(3), pins((tp(0), 4), known=None), Basis.BEGINNING),
         (tp(4), pins((tp(0), 4), known=None), Basis.FIRST_OFFSET),
         # found after partitions that were added to the first topic: their pins know it
         (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(4), 5), known=("orders", "refunds")), Basis.BEGINNING),
@@ -256,7 +256,7 @@ READ = Memory(TOPIC_ID, has_read=True)
         # a new group, and one that remembers
         ({}, Memory(), Basis.STARTING_POSITION),
         (pins((tp(0), 2)), READ, Basis.STARTING_POSITION),
-        (pins((tp(0), 2), known=None), READ, Basis.STARTING_POSITION),
+        (pins((tp(0), 2), known=None), READ, Basis.BEGINNING),
         # the topic was made again since it was read, or since the query started
         ({}, replace(READ, topic_id="other"), Basis.STARTING_POSITION),
         ({}, replace(READ, appeared=True), Basis.FIRST_OFFSET),
