@@ -402,9 +402,17 @@ def _bound_of_removed_records(run: Documented, problem: str) -> bool:
     return "records-deleted" in run.kinds and "but the group had read" in problem
 
 
+def _appeared_in_a_join(run: Documented, problem: str) -> bool:
+    """Whether a topic was created while a broker that lags behind may have answered the group's leader."""
+    lives = {life.created_at for life in run.sim.cluster.lives if re.search(rf"\b{life.name}-\d", problem)}
+    given = [record.at for record in run.sim.group.records if record.event == "owns"]
+    lag_s = run.sim.configuration.lag_s
+    return any(BEGIN_S < created <= at <= created + lag_s for created in lives for at in given)
+
+
 def _nobody_is_assigned(run: Documented, problem: str) -> bool:
-    """Whether a classic group has left partitions to nobody: after a recreation in a join, or with static members."""
-    cause = run.recreated or run.sim.configuration.query.instance_ids
+    """Whether a classic group has left partitions to nobody: static members, or a topic is made (again) in a join."""
+    cause = run.recreated or run.sim.configuration.query.instance_ids or _appeared_in_a_join(run, problem)
     is_classic = run.sim.configuration.group.protocol != "kip848"
     return bool(run.sim.stuck) and cause and is_classic and problem.startswith(("STUCK", "P1", "P4", "P8"))
 
