@@ -19,7 +19,7 @@ from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.failpoints import reach
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import ReadBounds
-from spark_groupsource.planning.batch import average_bytes, plan_ranges, within_bytes
+from spark_groupsource.planning.batch import average_bytes, last_read, plan_ranges, within_bytes
 
 # Seconds until a log that ends before its position is checked again, where no later trigger would check it.
 _DOUBT_PAUSE_S = 0.5
@@ -73,9 +73,18 @@ class BatchPlanner:
         # The name of the query in failpoints.
         self._name = query.options.client_id
         self._usual_bytes = _USUAL_BYTES
+        # Where partitions that take turns go on.
+        self._last: TopicPartition | None = None
 
-    def step(self, positions: Mapping[TopicPartition, int], bounds: ReadBounds, *, may_be_last: bool = False) -> Step:
-        """Return the plan from these positions on, or why there is none.
+    def step(
+        self,
+        positions: Mapping[TopicPartition, int],
+        before: Iterable[OffsetRange],
+        bounds: ReadBounds,
+        *,
+        may_be_last: bool = False,
+    ) -> Step:
+        """Return the plan from these positions on, or why there is none. `before` are the ranges of the batch before.
 
         If the trigger `may_be_last` (AvailableNow, Once), no later one would see what this one leaves.
 
@@ -122,7 +131,9 @@ class BatchPlanner:
             # After an outage the client may find no record in time, and the backlog is at its largest.
             self._usual_bytes = average_bytes(found.values(), self._usual_bytes)
             left = within_bytes(left, found, bounds.max_bytes, self._usual_bytes)
-        return Plan(plan_ranges(left, bounds.max_rows), survey.topics)
+        # By what was logged: Spark may not log a plan.
+        self._last = last_read(before, self._last)
+        return Plan(plan_ranges(left, bounds.max_rows, self._last), survey.topics)
 
     def replayed(self, ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
         """Return the ranges of a logged batch without records that the logs have lost since.

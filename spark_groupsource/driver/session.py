@@ -285,7 +285,7 @@ class Session:
                 lineage, present = self._lineage_from(start), self._topics.present
                 self._go_by(self._starts.establish(view, start, present, lineage, waits=may_be_last))
                 continue
-            match self._planner.step(view.positions, bounds, may_be_last=may_be_last):
+            match self._planner.step(view.positions, start.ranges, bounds, may_be_last=may_be_last):
                 case Plan(ranges, described):
                     end = self._fix(view, start, ranges, described)
                     if end is not None:

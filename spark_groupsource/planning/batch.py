@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -35,12 +36,14 @@ class Backlog:
         return max(0, self.end - self.position)
 
 
-def divide_limit(sizes: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
+def divide_limit(
+    sizes: Mapping[TopicPartition, int], limit: int | None, last: TopicPartition | None = None
+) -> dict[TopicPartition, int]:
     """Divide `limit` in proportion to `sizes`. No share exceeds its size, and the sum is at most `limit`.
 
     As in Spark's own source (`KafkaMicroBatchStream.rateLimit`), a share is rounded down but is at least 1, so that a
     small partition next to a large one is not starved. Spark's source exceeds the limit with many small partitions.
-    Here partitions take turns if `limit` is too small for all of them: `turn` decides which ones are next.
+    Here partitions take turns if `limit` is too small for all of them: the first ones after `last` are next.
     """
     total = sum(sizes.values())
     if limit is None or limit >= total:
@@ -50,7 +53,7 @@ def divide_limit(sizes: Mapping[TopicPartition, int], limit: int | None, turn: i
         return shares
     waiting = sorted(partition for partition, size in sizes.items() if size > 0)
     if limit < len(waiting):
-        first = turn % len(waiting)
+        first = bisect_right(waiting, last) if last is not None else 0
         return dict.fromkeys(sizes, 0) | dict.fromkeys((waiting[first:] + waiting[:first])[:limit], 1)
     return _divide_exactly(sizes, limit)
 
@@ -100,13 +103,18 @@ def within_bytes(
     }
 
 
-def plan_ranges(backlogs: Mapping[TopicPartition, Backlog], limit: int | None) -> tuple[OffsetRange, ...]:
-    """Return one range per partition; the range is empty if there is nothing to read.
+def last_read(ranges: Iterable[OffsetRange], last: TopicPartition | None) -> TopicPartition | None:
+    """Return the partition with which the turns of a batch have ended. `last` is that of the batch before it."""
+    read = [item.partition for item in ranges if len(item)]
+    # The turns go on after the last partition with the first one.
+    return max([partition for partition in read if last is not None and partition <= last] or read, default=last)
 
-    Each batch moves the sum of the positions on by its size, so partitions that take turns go on where it has ended.
-    """
-    turn = sum(backlog.position for backlog in backlogs.values())
-    shares = divide_limit({partition: backlog.size for partition, backlog in backlogs.items()}, limit, turn)
+
+def plan_ranges(
+    backlogs: Mapping[TopicPartition, Backlog], limit: int | None, last: TopicPartition | None = None
+) -> tuple[OffsetRange, ...]:
+    """Return one range per partition; the range is empty if there is nothing to read. `last` as in `divide_limit`."""
+    shares = divide_limit({partition: backlog.size for partition, backlog in backlogs.items()}, limit, last)
     return tuple(
         OffsetRange(
             partition,

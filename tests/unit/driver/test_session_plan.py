@@ -178,6 +178,16 @@ def test_a_stop_ends_the_wait_for_a_commit() -> None:
     assert bed.paused == 0.0
 
 
+def test_partitions_take_turns_by_what_was_logged() -> None:
+    """A plan that Spark never logged was no turn."""
+    bed = earliest(p0=5, p1=5)
+    bounds = ReadBounds(max_rows=1)
+    end = bed.session.latest_offset(START, bounds)
+    assert ranges(end) == ["orders-0 [0, 1)", "orders-1 [0, 0)"]
+    for _ in range(2):
+        assert ranges(bed.session.latest_offset(end, bounds)) == ["orders-0 [1, 1)", "orders-1 [0, 1)"]
+
+
 def test_a_plan_that_spark_never_logged_is_planned_again() -> None:
     bed = earliest(p0=5)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]

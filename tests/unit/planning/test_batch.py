@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -13,6 +14,7 @@ from spark_groupsource.planning.batch import (
     Backlog,
     Replay,
     divide_limit,
+    last_read,
     next_offset,
     plan_ranges,
     plan_replay,
@@ -100,14 +102,30 @@ def test_shares_do_not_depend_on_the_order_of_partitions() -> None:
 def test_a_partition_that_grows_faster_than_the_limit_starves_no_other(limit: int) -> None:
     """A limit below the number of partitions: those of one record each are read, in turns."""
     partitions = [tp(n) for n in range(50)]
-    backlogs = {partition: Backlog(1000, 1001) for partition in partitions}
+    backlogs, last = {partition: Backlog(1000, 1001) for partition in partitions}, None
     for _ in range(-(-50 // limit)):
         hot = backlogs[P0]
         backlogs[P0] = Backlog(hot.position, hot.end + 10 * limit)
-        plan = plan_ranges(backlogs, limit)
+        plan = plan_ranges(backlogs, limit, last)
+        last = last_read(plan, last)
         assert 0 < sum(map(len, plan)) <= limit
         backlogs = {item.partition: Backlog(item.end, backlogs[item.partition].end) for item in plan}
     assert [p for p, backlog in backlogs.items() if backlog.size and p != P0] == []
+
+
+def test_partitions_that_have_records_by_turns_starve_no_other() -> None:
+    """Two get a record in every second batch: as many partitions as before have records, but not the same ones."""
+    every = [tp(n) for n in range(5)]
+    logs = {partition: Backlog(1, 1000) for partition in every} | {P0: Backlog(0, 0), P2: Backlog(0, 0)}
+    last, plans = None, []
+    for number in range(40):
+        grows = (P0, P2)[number % 2]
+        logs[grows] = replace(logs[grows], end=logs[grows].end + 1)
+        plans.append(plan_ranges(logs, 2, last))
+        last = last_read(plans[-1], last)
+        logs = {item.partition: replace(logs[item.partition], position=item.end) for item in plans[-1]}
+    read = [number for number, plan in enumerate(plans) if len(plan[1])]
+    assert max(after - before for before, after in pairwise([0, *read, 40])) <= 3
 
 
 def test_a_plan_has_one_range_per_partition_even_an_empty_one() -> None:
