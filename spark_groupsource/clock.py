@@ -68,29 +68,35 @@ class HeldFor(Generic[K]):
     """Answers that count once they have held for a time, because one broker's answer is no proof.
 
     A broker that lags behind reports a deleted topic, another id, or a shorter log for a moment. So an answer about a
-    key counts when all answers about it have been the same for `hold_s`.
+    key counts when all answers about it have been the same for `hold_s`, and the last one was requested after that.
+
+    Guards against:
+    1. A broker lags behind for a second. It is asked twice in that time.
+    2. The second answer is read 4 s later: the network is slow, or the process was stopped.
     """
 
     def __init__(self, clock: Clock, hold_s: float) -> None:
         self._clock = clock
         self._hold_s = hold_s
-        self._answers: dict[K, tuple[object, Deadline]] = {}
+        # The last answer, until when it must hold, and when it was requested.
+        self._answers: dict[K, tuple[object, Deadline, float]] = {}
 
     def __contains__(self, key: K) -> bool:
         """Return whether there was an answer about this key."""
         return key in self._answers
 
-    def answered(self, answers: Mapping[K, object]) -> None:
-        """Take one answer per key. Another answer than before begins its time again."""
+    def answered(self, answers: Mapping[K, object], asked_s: float = math.inf) -> None:
+        """Take one answer per key, requested at `asked_s`. Another answer than before begins its time again."""
+        begun = Deadline(self._clock, self._hold_s)
         for key, answer in answers.items():
             known = self._answers.get(key)
-            if known is None or known[0] != answer:
-                self._answers[key] = (answer, Deadline(self._clock, self._hold_s))
+            until = known[1] if known is not None and known[0] == answer else begun
+            self._answers[key] = (answer, until, asked_s)
 
     def counts(self, key: K) -> bool:
         """Return whether the last answer about this key has held for the time."""
         known = self._answers.get(key)
-        return known is not None and known[1].expired()
+        return known is not None and known[1].expired() and known[2] >= known[1].ends_s
 
     def forget(self, keys: Iterable[K]) -> None:
         """Forget the answers about these keys."""

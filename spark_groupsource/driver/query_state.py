@@ -230,9 +230,9 @@ class QueryState:
         for partition in partitions:
             self.partition(partition).left = False
 
-    def saw_ids(self, ids: Mapping[str, str]) -> None:
-        """Record the ids of topics that a broker has reported."""
-        self._ids.answered(ids)
+    def saw_ids(self, ids: Mapping[str, str], asked_s: float) -> None:
+        """Record the ids of topics that a broker has reported, and when it was asked."""
+        self._ids.answered(ids, asked_s)
 
     def confirmed(self, names: Iterable[str]) -> bool:
         """Return whether all answers for `CONFIRM_S` had the ids that were seen last of these topics."""

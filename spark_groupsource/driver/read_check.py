@@ -90,11 +90,12 @@ class ReadCheck:
         certain = [batch.certain.expired() for batch in self._batches]
         if not (any(certain) or any(last or not batch.removed_checked for batch in self._batches)):
             return
+        asked_s = self._clock.monotonic_s()
         described = self._describe(
             {topic for batch in self._batches for topic in batch.ids}, Known.of(self._batches[-1].end)
         )
         ids = {topic: info.topic_id for topic, info in described.items()}
-        self._state.saw_ids(ids)
+        self._state.saw_ids(ids, asked_s)
         kept = []
         for batch, is_certain in zip(self._batches, certain, strict=True):
             others = {topic for topic, topic_id in batch.ids.items() if not same_topic(ids.get(topic), topic_id)}

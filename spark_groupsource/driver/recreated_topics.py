@@ -28,12 +28,12 @@ class RecreatedTopics:
     def __init__(self, query: QueryContext) -> None:
         self._group = query.options.group_id
         self._assigned_by_id = query.options.assigned_by_id
-        self._cluster, self._member, self._pause = query.cluster, query.member, query.pause
+        self._clock, self._cluster, self._member, self._pause = query.clock, query.cluster, query.member, query.pause
         self._state, self._losses = query.state, query.losses
         # The ids of recreated topics for which the member has joined the group again.
         self._joined_for: dict[str, str] = {}
 
-    def confirmed(self, recreated: Collection[TopicPartition], ids: Mapping[str, str]) -> bool:
+    def confirmed(self, recreated: Collection[TopicPartition], ids: Mapping[str, str], asked_s: float) -> bool:
         """Return whether the topics of these partitions were recreated for certain; pause if that is not known yet.
 
         Guards against (rule R36):
@@ -42,7 +42,7 @@ class RecreatedTopics:
         3. For that id the group's offset 500 does not count: 0 would be committed over 500.
         """
         # R36: one answer may come from a broker that lags behind
-        self._state.saw_ids(ids)
+        self._state.saw_ids(ids, asked_s)
         confirmed = self._state.confirmed({p.topic for p in recreated})
         if not confirmed:
             self._pause(_PAUSE_S)
@@ -59,18 +59,19 @@ class RecreatedTopics:
         2. By name the group's offset 100 would be the start in the recreated topic: its records 0 to 99 would be
            skipped.
         """
-        doubted = False
+        doubted, asked_s = False, self._clock.monotonic_s()
         while True:
             ids = {topic: info.topic_id for topic, info in topics.items()}
             # R35: positions of a deleted topic
             recreated = {p: at for p, at in positions.items() if not same_topic(self._state.topic_id(p), ids[p.topic])}
             if not recreated or self._member.stopping:
                 return doubted
-            if self.confirmed(recreated, ids):
+            if self.confirmed(recreated, ids, asked_s):
                 self._losses.report_recreated(recreated, topics)
                 self._join_again({p.topic: ids[p.topic] for p in recreated})
                 return True
-            doubted, topics = True, self._cluster.describe(set(topics))
+            doubted, asked_s = True, self._clock.monotonic_s()
+            topics = self._cluster.describe(set(topics))
 
     def assigned_before(self, recreated: Iterable[TopicPartition], ids: Mapping[str, str]) -> bool:
         """Return whether a group that assigns by topic id may have assigned partitions of a deleted topic (rule R81).

@@ -147,6 +147,7 @@ class StartPositions:
         4. Look up the positions that the decisions leave open, and leave out those that others store.
         5. Commit the positions. They count when the group has accepted them, and so do the decisions.
         """
+        asked_s = self._clock.monotonic_s()
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
         reach("before-start-positions", self._options.client_id)
         fetched = self._fetched_for_pins(view, described)
@@ -154,7 +155,7 @@ class StartPositions:
         facts = _Facts.of(view, start, described, fetched)
         lineage = self._learn_resets(facts, lineage)
         decisions = [self._decide(owned, facts) for owned in view.partitions if owned.position is None]
-        if not self._recreations_settled(decisions, facts):
+        if not self._recreations_settled(decisions, facts, asked_s):
             return lineage
         found = [decision.conflict for decision in decisions if decision.conflict is not None]
         conflicts.check_allowed(found, self._options.on_conflict)
@@ -186,13 +187,16 @@ class StartPositions:
         self.report_conflicts(found)
         return after
 
-    def _recreations_settled(self, decisions: Iterable[StartDecision], facts: _Facts) -> bool:
-        """Report the losses of recreated topics. Return False if these topics have to be looked at again."""
+    def _recreations_settled(self, decisions: Iterable[StartDecision], facts: _Facts, asked_s: float) -> bool:
+        """Report the losses of recreated topics. Return False if these topics have to be looked at again.
+
+        `asked_s`: when their ids were requested.
+        """
         ids, group, described = facts.ids, facts.group, facts.described
         recreated = {decision.partition for decision in decisions if decision.recreated}
         # R91: read under another id, which the group's offset does not show
         taken = self._state.read_under_other_ids({d.partition for d in decisions} - recreated, ids)
-        if not self._recreated.confirmed(recreated | taken.keys(), ids):
+        if not self._recreated.confirmed(recreated | taken.keys(), ids, asked_s):
             return False
         # R83: this query has read the recreated topic on, and has reported then what it lost
         lost = {decision.partition for decision in decisions if decision.recreated and decision.offset is None}

@@ -221,9 +221,10 @@ class TopicWatch:
             return Missing(), False
         topics = self._topics_of(left)
         gone = self._cluster.missing_topics(topics)
+        asked_s = self._clock.monotonic_s()
         described = self._described(topics - gone)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        self._state.saw_ids(ids)
+        self._state.saw_ids(ids, asked_s)
         # R91: by its id, not by its name
         others = self._state.read_under_other_ids(left, ids)
         same = {p for p in left if p.topic in ids and p not in others}

@@ -192,6 +192,7 @@ class LostRecords:
         # topic", or nothing for seconds.
         gone = HeldFor[str](self._clock, CONFIRM_S)
         while True:
+            asked_s = self._clock.monotonic_s()
             try:
                 found = self._cluster.describe([topic])[topic].topic_id
             except OptionError as error:
@@ -203,7 +204,7 @@ class LostRecords:
                     return ""
                 reason = "the topic was deleted and recreated"
             # R36: one answer may be of a broker that lags behind
-            gone.answered({topic: True})
+            gone.answered({topic: True}, asked_s)
             if gone.counts(topic):
                 return reason
             self._pause(_PAUSE_S)

@@ -5,15 +5,17 @@ Without the guard each fails: `plants.toml` names these tests for plants that se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
 import pytest
 
 from spark_groupsource import errors
+from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.session import Session
 from spark_groupsource.model.offsets import TopicPartition
+from tests.sim.kafka.cluster_port import SimCluster
 from tests.sim.kafka.protocol import ConsumerHeartbeat, Error, SyncAnswer, SyncGroup
 from tests.sim.script import Script
 from tests.sim.spark.checkpoint import Store
@@ -530,6 +532,35 @@ def test_r36_a_recreated_topic_is_believed_after_three_seconds() -> None:
 
     script.on(16.0, lambda: script.at_place("before-start-positions", "q2", lag))
     assert script.judged() == []
+
+
+@pytest.mark.rule("R36")
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+def test_r36_an_answer_that_is_read_late_proves_nothing_later(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. A broker reports the deleted topic for a second. 2. Its second answer is read 4 s later."""
+    script, asked = _script(protocol), list[float]()
+    script.on(1.0, script.writes(10))
+    script.on(6.0, script.recreates())
+    script.on(7.0, script.writes(20))
+    script.on(16.0, script.starts("q2"))
+    described = SimCluster._described
+
+    def read_late(cluster: SimCluster, names: Iterable[str]) -> dict[str, TopicInfo]:
+        found = described(cluster, names)
+        if asked and found["orders"].topic_id == script.cluster.lives[0].id:
+            asked.append(script.world.now)
+            script.world.sleep(4.0 if len(asked) == 3 else 0.0)
+        return found
+
+    def lag() -> None:
+        asked.append(script.world.now)
+        old, until, ask = script.cluster.lives[0], script.world.now + 1.0, script.cluster.topic
+        script.cluster.topic = lambda name: old if script.world.now < until else ask(name)  # type: ignore[method-assign]
+
+    monkeypatch.setattr(SimCluster, "_described", read_late)
+    script.on(16.0, lambda: script.at_place("before-start-positions", "q2", lag))
+    assert script.judged() == []
+    assert len(asked) >= 3
 
 
 @pytest.mark.rule("R91")
