@@ -205,8 +205,9 @@ def began_with_earliest(pins: Mapping[TopicPartition, Pin]) -> bool:
     3. A query that has read nothing gets it: by "latest" it would skip the topic's first records.
 
     Guards against:
-    1. A and B begin a group with "earliest". A reads orders-0. B owns orders-1, and dies before the group has its start.
-    2. Both start again with "latest". Nobody has stored where orders-1 starts: it would start at its end.
+    1. A and B begin a group with "earliest". A reads orders-0. B owns orders-1, and dies before the group has a start
+       of it.
+    2. Both start again with "latest": orders-1 would start at its end.
     """
     return bool(pins) and all(pin.known_topics is None for pin in pins.values())
 

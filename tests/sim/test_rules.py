@@ -336,7 +336,7 @@ def test_r4_a_start_that_nobody_has_stored_is_that_of_the_group(protocol: str) -
     script.on(0.0, script.starts("q2"), script.writes(10))
     script.at_place("before-start-positions", "q2", script.kills("q2", rest_s=12.0))
     script.when(lambda: len(script.rows("q1") + script.rows("q1", number=1)) == 10, script.kills("q1", rest_s=14.0))
-    script.on(4.0, lambda: script.changed.update(dict.fromkeys(("q1", "q2"), {"starting": "latest"})))
+    script.on(4.0, lambda: script.changed.update({name: {"starting": "latest"} for name in ("q1", "q2")}))
     assert script.judged() == []
 
 
