@@ -57,15 +57,19 @@ class Shell:
         self.folder, self._evidence = folder, evidence
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
         options = (f'"-D{name}={value}"' for name, value in settings.items())
-        self.environment = kept | more | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}",
-            "SPARK_HOME": str(spark_home()),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DRIVER_MEMORY": "600m",
-            "SPARK_SUBMIT_OPTS": " ".join([spark_archive.jvm_options(), *options]),
-            "GROUPKAFKA": str(_ROOT),
-            "BOOTSTRAP": kafka.bootstrap_servers,
-        }
+        self.environment = (
+            kept
+            | more
+            | {
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}",
+                "SPARK_HOME": str(spark_home()),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_DRIVER_MEMORY": "600m",
+                "SPARK_SUBMIT_OPTS": " ".join([spark_archive.jvm_options(), *options]),
+                "GROUPKAFKA": str(_ROOT),
+                "BOOTSTRAP": kafka.bootstrap_servers,
+            }
+        )
 
     def run(self, name: str, folder: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
         """Run a block; return what it printed."""

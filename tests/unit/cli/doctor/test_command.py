@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -161,7 +163,6 @@ def test_pyspark_is_imported_from_spark_home_where_none_is_installed(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     add_pyspark_of_spark_home()
     assert len(sys.path) == 3, "an installed one is used"
-
 
 
 def test_a_python_without_the_package() -> None:
