@@ -47,7 +47,7 @@ _MEMBER_SETTINGS = (
 FETCH_SETTINGS = r"fetch\..*|queued\..*|max\.partition\.fetch\.bytes|message\.max\.bytes"
 # librdkafka's default of `RECEIVED_SETTING`.
 _RECEIVED_BYTES = 100_000_000
-# How long a connection may take to be set up, login included, as in Kafka's Java clients: librdkafka's default of 30 s
+# How long a connection may take to be set up, login included (Java's 10 s are without it): librdkafka's default of 30 s
 # is longer than the whole first contact (`CONTACT_TIMEOUT_S`). It tries the addresses of a name one after the other, in
 # random order.
 _SETUP_SETTING, _SETUP_MS = "socket.connection.setup.timeout.ms", 10_000
