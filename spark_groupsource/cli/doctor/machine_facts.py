@@ -35,7 +35,7 @@ def version(name):
 facts = {"python": platform.python_version(), "executable": sys.executable}
 facts["versions"] = {name: version(name) for name in PACKAGES}
 try:
-    # Not installed: from Spark's own files.
+    # Spark's own files come first, and there may be no other PySpark.
     from pyspark.version import __version__ as of_spark
     facts["versions"]["pyspark"] = of_spark
 except ImportError:
